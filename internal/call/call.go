@@ -1,0 +1,238 @@
+// Package call holds what a call is and the engine that drives calls from acceptance to their one end.
+package call
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"errors"
+	"time"
+)
+
+// ID names a call: "c_" and 128 random bits in lower-case base32. It is
+// unguessable, and still checked against its owner at every use (I6).
+type ID string
+
+var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// NewID makes a fresh id.
+func NewID() ID {
+	var b [16]byte
+	rand.Read(b[:])
+	return ID("c_" + idEncoding.EncodeToString(b[:]))
+}
+
+// Kind says what an event tells.
+type Kind uint8
+
+// The kinds of events. Their numbers are stored: never renumber.
+const (
+	KindAccepted        Kind = 1  // the call was admitted and stored; always seq 1
+	KindDispatched      Kind = 2  // the request is about to leave for the tool server; from here on it is never sent again (I1)
+	KindProgress        Kind = 4  // body: the notifications/progress message, Hole at its token
+	KindMessage         Kind = 5  // body: another notification of this call, such as notifications/message
+	KindNote            Kind = 6  // body: plain words about what happened on the way (stream lost, resumed, request refused)
+	KindCancelRequested Kind = 7  // body: plain words, who asked and why
+	KindLateResult      Kind = 8  // body: the response that came after the cancel; shown to no agent (O22)
+	KindEnd             Kind = 9  // the one terminal event; End says how, Hole is at the id of a response
+	KindBeat            Kind = 10 // never stored, Seq 0: Follow yields it after a silence, so that readers can show life
+)
+
+var kindNames = [...]string{
+	KindAccepted: "accepted", KindDispatched: "dispatched",
+	KindProgress: "progress", KindMessage: "message", KindNote: "note",
+	KindCancelRequested: "cancel_requested", KindLateResult: "late_result", KindEnd: "end", KindBeat: "beat",
+}
+
+func (k Kind) String() string {
+	if int(k) < len(kindNames) && kindNames[k] != "" {
+		return kindNames[k]
+	}
+	return "unknown"
+}
+
+// Outcome says how a call ended. The zero value means that it has not.
+type Outcome string
+
+// The outcomes of DESIGN §1. Running is not one of them, and is never a success.
+const (
+	Running     Outcome = ""
+	Completed   Outcome = "completed"   // the tool answered; its own isError is a column of its own
+	Failed      Outcome = "failed"      // the tool server answered with a JSON-RPC error, could not be reached, or answered over a size limit
+	Cancelled   Outcome = "cancelled"   // somebody asked; End.By says who
+	TimedOut    Outcome = "timed_out"   // a limit of ours; End.Limit says which
+	Denied      Outcome = "denied"      // never dispatched
+	Interrupted Outcome = "interrupted" // outcome unknown: the tool server or our supervision was lost after dispatch
+)
+
+// How an attachment ended: a fact about a reader, never about the call.
+type How string
+
+// The deliveries of DESIGN §1.
+const (
+	Delivered         How = "delivered"
+	AbortedDownstream How = "aborted_downstream"
+	HandedOff         How = "handed_off"
+	Replayed          How = "replayed"
+	Slow              How = "slow"
+	ShutDown          How = "shutdown"
+)
+
+// Event is one fact about a call. Events of a call are contiguous from 1 and
+// written by the call's owner only (I3).
+type Event struct {
+	Seq  uint64
+	Kind Kind
+	Time time.Time
+	// Hole is the offset in Body of a one-byte placeholder "0" that stands
+	// where each reader's own id or progress token goes; -1 if there is none.
+	// So no id or token of one side is ever stored or shown to the other.
+	Hole int
+	// Body is the message as the tool server wrote it, but for the hole; or
+	// plain words for kinds that say so. Nobody may change it.
+	Body []byte
+	// End is set on KindEnd only.
+	End *End
+}
+
+// End is how a call ended.
+type End struct {
+	Outcome   Outcome
+	ToolError bool   // the tool's own isError, with outcome completed
+	Code      int    // JSON-RPC error code, with outcome failed
+	By        string // who cancelled or denied: "agent", "operator", "disconnect", "policy", "shutdown"
+	Limit     string // which limit: "connect", "first_byte", "idle", "total", "message_bytes", "call_bytes", "concurrency"
+	Text      string // what happened and what to do, for people and models; empty if the tool answered
+}
+
+// Limits of one call. Zero means none, for every field.
+type Limits struct {
+	Connect   time.Duration // until the tool server's session or process is there
+	FirstByte time.Duration // from dispatch to the first byte of an answer
+	Idle      time.Duration // longest silence; reset by progress, messages and answered pings
+	Total     time.Duration // from acceptance to the end; never reset
+	Message   int64         // bytes of one message from the tool server
+	Call      int64         // bytes of all messages of the call
+
+	PerServer    int // calls running at once for the server, over all principals
+	PerPrincipal int // calls running at once for the principal
+}
+
+// Spec describes a call to start.
+type Spec struct {
+	Principal   string // who calls; ids are checked against it
+	Session     string // the agent's session, if it has one
+	Client      string // the agent's name and version as it says, for people only
+	Server      string // configured name of the tool server
+	Tool        string // the tool server's own name of the tool
+	PublicTool  string // the name that the agent used
+	Era         string // protocol revision of the agent's request
+	RequestID   string // ours, for log lines
+	Traceparent string
+
+	// Request is the agent's message, raw. It lives in memory until dispatch
+	// and is never stored; Arguments is what policy keeps of it.
+	Request   []byte
+	Arguments []byte
+	Digest    string // of the canonical arguments, hex
+
+	Limits Limits
+	// Denied, if not nil, says why the call must not run. It is recorded all
+	// the same, ends at once, and never reaches the runner.
+	Denied *End
+}
+
+// Record is a call as stored.
+type Record struct {
+	ID ID
+	Spec
+	Epoch      uint64 // of the owner
+	Started    time.Time
+	Ended      time.Time // zero while running
+	Dispatched time.Time // zero if the request never left
+	FirstByte  time.Time // of the tool server's answer; zero if none came
+	End        End       // Outcome is Running while it has not ended
+	Seq        uint64    // of the last event
+	Missing    uint64    // events that were not kept, because of a cap or a full queue
+	Bytes      uint64    // bytes of all event bodies
+}
+
+// Delivery is how one attachment ended.
+type Delivery struct {
+	Call      ID
+	Kind      string // "sse", "json", "resume"
+	How       How
+	Era       string
+	Attached  time.Time
+	FirstByte time.Duration // from attach to the first byte written; 0 if none
+	Ended     time.Time
+	Bytes     int64
+	Events    int64
+	Dropped   int64 // progress that this reader got merged or not at all
+}
+
+var (
+	// ErrUnknown says that there is no such call for this principal. A foreign
+	// id and one that never was look the same (I6).
+	ErrUnknown = errors.New("no such call")
+	// ErrGap says that events before the position asked for are not kept any
+	// more. What follows must not be taken for the whole (I5).
+	ErrGap = errors.New("events are missing at this position")
+	// ErrFull says that the log takes no more for now.
+	ErrFull = errors.New("the journal's queue is full")
+	// ErrNotRunning says that the call has ended, so there is nothing to tell it.
+	ErrNotRunning = errors.New("the call has ended")
+	// ErrStopping says that no new call is taken.
+	ErrStopping = errors.New("longcall is stopping")
+)
+
+// Log keeps calls and their events. All methods are safe for concurrent use.
+// calltest.Log is the suite that every implementation passes.
+type Log interface {
+	// Create stores a new call and its first events, in one transaction. On
+	// return they survive a crash of the process. If the last event is a
+	// KindEnd, the call is stored as ended.
+	Create(ctx context.Context, r *Record, events ...Event) error
+	// Append takes an event that is stored within milliseconds. It does not
+	// wait; if the queue is full in bytes it returns ErrFull and the event is
+	// counted as missing.
+	Append(id ID, epoch uint64, e Event) error
+	// Finish stores the terminal event, the state and the record's times and
+	// counts in one transaction, if the call is still running in r.Epoch
+	// (compare and set); everything appended before is stored with it. On
+	// return it survives a crash. A call that is not running gives
+	// ErrNotRunning.
+	Finish(ctx context.Context, r *Record, e Event) error
+	// Deliver notes how an attachment ended. It does not wait.
+	Deliver(d Delivery)
+	// Read returns events after seq, oldest first, up to about max bytes of
+	// bodies but at least one, seeing all that was appended before. Missing
+	// events give ErrGap, none at all an empty slice.
+	Read(ctx context.Context, id ID, after uint64, max int) ([]Event, error)
+	// Get returns a call, or ErrUnknown.
+	Get(ctx context.Context, id ID) (*Record, error)
+	// Running returns the ids of calls that are not ended and whose owner's
+	// epoch is lower than the given one.
+	Running(ctx context.Context, epoch uint64) ([]Record, error)
+}
+
+// Runner carries one call to its tool server.
+type Runner interface {
+	// Run does the call's work: it connects, calls x.Dispatched right before
+	// the request leaves, emits what comes back, and returns how it ended. It
+	// is called once per call, in a goroutine of its own.
+	//
+	// A real answer of the tool server is returned as Answer with Completed or
+	// Failed, its message and its hole. When ctx is done, Run passes the cancel
+	// on in the way of the upstream's era, may wait shortly for a late answer,
+	// and returns that or an Answer without outcome: the engine then takes the
+	// end from context.Cause. Run must not use x after it returned.
+	Run(ctx context.Context, x *Exec) Answer
+}
+
+// Answer is what a Runner brings back.
+type Answer struct {
+	End
+	Body []byte
+	Hole int
+}

@@ -1,0 +1,436 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Observer is told about calls as they pass, for log lines, metrics and spans.
+// Its methods must not block.
+type Observer interface {
+	CallStarted(r *Record)
+	// CallEnded comes after the terminal event was stored, or shown unstored.
+	CallEnded(r *Record, stored bool)
+	// EventLost says that an event of the call was not kept in the log.
+	EventLost(id ID)
+}
+
+// Options of an Engine.
+type Options struct {
+	Epoch uint64 // of this owner; every process start has a higher one
+	// Tail is how many bytes of a running call's events stay in memory for its
+	// readers; older ones are read from the log. 0 means 256 KiB.
+	Tail int
+	// FinishWait bounds how long a result waits for the log before it is shown
+	// all the same and stored later. 0 means 2 s.
+	FinishWait time.Duration
+	// Refuse new calls while the log cannot store them, instead of running
+	// them unrecorded (journal.on_failure).
+	Refuse   bool
+	Observer Observer // may be nil
+}
+
+// Engine runs calls. It is the only writer of their events (I3).
+type Engine struct {
+	log    Log
+	runner Runner
+	opt    Options
+
+	mu           sync.Mutex
+	calls        map[ID]*Call
+	perServer    map[string]int
+	perPrincipal map[string]int
+	stopping     bool
+	wg           sync.WaitGroup // runs and late stores
+
+	stop     context.CancelFunc // ends late stores
+	stopped  context.Context
+	shutdown *Cause
+}
+
+// NewEngine makes an engine; nothing runs until Start.
+func NewEngine(log Log, runner Runner, opt Options) *Engine {
+	if opt.Tail == 0 {
+		opt.Tail = 256 << 10
+	}
+	if opt.FinishWait == 0 {
+		opt.FinishWait = 2 * time.Second
+	}
+	e := &Engine{
+		log: log, runner: runner, opt: opt,
+		calls: map[ID]*Call{}, perServer: map[string]int{}, perPrincipal: map[string]int{},
+	}
+	e.stopped, e.stop = context.WithCancel(context.Background())
+	return e
+}
+
+// Cause is why a call's context is done. Its End is what the call ends with,
+// unless a real answer comes first.
+type Cause struct{ End End }
+
+func (c *Cause) Error() string {
+	if c.End.Text != "" {
+		return c.End.Text
+	}
+	return string(c.End.Outcome)
+}
+
+// Call is one call of this process, running or just ended.
+type Call struct {
+	e      *Engine
+	cancel context.CancelCauseFunc
+
+	mu        sync.Mutex
+	rec       Record
+	tail      []Event // the last events, contiguous up to rec.Seq
+	tailBytes int
+	stored    bool // Create succeeded
+	cancelled bool // a cancel was asked for
+	ending    bool // the terminal event has its seq: nothing may follow
+	ended     bool // the terminal event is shown
+	wakes     []chan struct{}
+}
+
+// ID of the call.
+func (c *Call) ID() ID { return c.rec.ID }
+
+// Record is the call as it is now.
+func (c *Call) Record() Record {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rec
+}
+
+// Start accepts a call: it is stored, then runs on the engine's own context,
+// and outlives whoever asked for it. A call over its concurrency limits or with
+// Spec.Denied set is recorded as denied and ends at once; that is no error.
+func (e *Engine) Start(ctx context.Context, spec Spec) (*Call, error) {
+	now := time.Now()
+	c := &Call{e: e, rec: Record{ID: NewID(), Spec: spec, Epoch: e.opt.Epoch, Started: now}}
+	if err := e.admit(c); err != nil {
+		return nil, err
+	}
+	c.rec.Seq = 1
+	c.tail = append(c.tail, Event{Seq: 1, Kind: KindAccepted, Time: now, Hole: -1})
+	if d := c.rec.Denied; d != nil {
+		return c, e.deny(ctx, c, *d)
+	}
+	if err := e.create(ctx, c); err != nil {
+		e.forget(c)
+		e.wg.Done()
+		return nil, err
+	}
+	if o := e.opt.Observer; o != nil {
+		r := c.rec
+		o.CallStarted(&r)
+	}
+	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	c.cancel = cancel
+	e.mu.Lock()
+	e.calls[c.rec.ID] = c
+	if e.shutdown != nil {
+		cancel(e.shutdown)
+	}
+	e.mu.Unlock()
+	go e.run(run, c)
+	return c, nil
+}
+
+// admit counts the call, or marks it denied.
+func (e *Engine) admit(c *Call) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := &c.rec.Spec
+	if e.stopping {
+		return ErrStopping
+	}
+	if s.Denied != nil {
+		return nil
+	}
+	switch {
+	case s.Limits.PerServer > 0 && e.perServer[s.Server] >= s.Limits.PerServer:
+		s.Denied = &End{Outcome: Denied, By: "policy", Limit: "concurrency", Text: fmt.Sprintf(
+			"Not started: %d calls are already running on %q, which is its limit. Nothing was sent. Wait until one has ended, then call again.", s.Limits.PerServer, s.Server)}
+		return nil
+	case s.Limits.PerPrincipal > 0 && e.perPrincipal[s.Principal] >= s.Limits.PerPrincipal:
+		s.Denied = &End{Outcome: Denied, By: "policy", Limit: "concurrency", Text: fmt.Sprintf(
+			"Not started: you already have %d calls running, which is your limit. Nothing was sent. Wait until one has ended, then call again.", s.Limits.PerPrincipal)}
+		return nil
+	}
+	e.perServer[s.Server]++
+	e.perPrincipal[s.Principal]++
+	e.wg.Add(1)
+	return nil
+}
+
+func (e *Engine) forget(c *Call) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.calls, c.rec.ID)
+	drop(e.perServer, c.rec.Server)
+	drop(e.perPrincipal, c.rec.Principal)
+}
+
+func drop(m map[string]int, k string) {
+	if m[k]--; m[k] <= 0 {
+		delete(m, k)
+	}
+}
+
+func (e *Engine) create(ctx context.Context, c *Call) error {
+	r := c.rec
+	err := e.log.Create(ctx, &r, c.tail...)
+	c.stored = err == nil
+	if err != nil && (e.opt.Refuse || ctx.Err() != nil) {
+		return fmt.Errorf("store the call: %w", err)
+	}
+	return nil
+}
+
+// deny stores a call that never runs, with its end, in one transaction.
+func (e *Engine) deny(ctx context.Context, c *Call, end End) error {
+	if end.Outcome == "" {
+		end.Outcome = Denied
+	}
+	c.rec.End, c.rec.Ended, c.rec.Seq = end, c.rec.Started, 2
+	c.tail = append(c.tail, Event{Seq: 2, Kind: KindEnd, Time: c.rec.Started, Hole: -1, End: &end})
+	c.ending, c.ended = true, true
+	err := e.create(ctx, c)
+	if o := e.opt.Observer; o != nil && err == nil {
+		r := c.rec
+		o.CallStarted(&r)
+		o.CallEnded(&r, c.stored)
+	}
+	return err
+}
+
+// run is the one goroutine of a call.
+func (e *Engine) run(ctx context.Context, c *Call) {
+	defer e.wg.Done()
+	defer c.cancel(nil)
+	defer e.forget(c)
+	if d := c.rec.Limits.Total; d > 0 {
+		t := time.AfterFunc(time.Until(c.rec.Started.Add(d)), func() {
+			c.cancel(&Cause{End{Outcome: TimedOut, Limit: "total", Text: fmt.Sprintf(
+				"Stopped after %s, the limit for the whole call (limits.total). The tool server was told to cancel; what it had done by then may have taken effect. Check before you call it again.", d)}})
+		})
+		defer t.Stop()
+	}
+	a := e.runner.Run(ctx, &Exec{c: c, Spec: &c.rec.Spec, ID: c.rec.ID, Limits: c.rec.Limits})
+	c.finish(ctx, a)
+}
+
+// finish decides the end, stores it, and shows it: in this order (I4).
+func (c *Call) finish(ctx context.Context, a Answer) {
+	end := a.End
+	var cause *Cause
+	if errors.As(context.Cause(ctx), &cause) {
+		switch {
+		case a.Outcome == Running:
+			end = cause.End
+		case cause.End.Outcome == Cancelled:
+			if a.Body != nil {
+				c.append(Event{Kind: KindLateResult, Body: a.Body, Hole: a.Hole})
+			}
+			end, a.Body = cause.End, nil
+		}
+	}
+	if end.Outcome == Running {
+		end = End{Outcome: Interrupted, Text: "Outcome unknown: longcall lost the call. It may have taken effect: check before you call it again."}
+	}
+	c.mu.Lock()
+	if end.Outcome != Completed && end.Outcome != Failed && c.rec.Dispatched.IsZero() && end.Outcome == Interrupted {
+		end.Outcome = Failed // nothing left for the tool server: the outcome is known
+	}
+	ev := Event{Seq: c.rec.Seq + 1, Kind: KindEnd, Time: time.Now(), Hole: -1, Body: a.Body, End: &end}
+	if a.Body != nil {
+		ev.Hole = a.Hole
+	}
+	c.rec.Seq, c.rec.End, c.rec.Ended = ev.Seq, end, ev.Time
+	c.rec.Bytes += uint64(len(ev.Body))
+	c.ending = true
+	r := c.rec
+	stored := c.stored
+	c.mu.Unlock()
+
+	e := c.e
+	if stored {
+		wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.opt.FinishWait)
+		err := e.log.Finish(wait, &r, ev)
+		cancel()
+		if stored = err == nil; err != nil && !errors.Is(err, ErrNotRunning) {
+			e.wg.Go(func() { e.finishLate(r, ev) })
+		}
+	}
+	c.mu.Lock()
+	c.ended = true
+	c.push(ev)
+	c.mu.Unlock()
+	if o := e.opt.Observer; o != nil {
+		o.CallEnded(&r, stored)
+	}
+}
+
+// finishLate stores an end that was shown before it could be stored: the
+// agent must not lose a result to the audit.
+func (e *Engine) finishLate(r Record, ev Event) {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
+		select {
+		case <-e.stopped.Done():
+		case <-time.After(pause):
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		err := e.log.Finish(ctx, &r, ev)
+		cancel()
+		if err == nil || errors.Is(err, ErrNotRunning) || e.stopped.Err() != nil {
+			return
+		}
+	}
+}
+
+// append gives an event its seq, keeps it, and wakes the readers.
+func (c *Call) append(ev Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.appendLocked(ev)
+}
+
+func (c *Call) appendLocked(ev Event) {
+	if c.ending {
+		return
+	}
+	ev.Time = time.Now()
+	c.rec.Seq++
+	ev.Seq = c.rec.Seq
+	c.rec.Bytes += uint64(len(ev.Body))
+	if c.stored {
+		if err := c.e.log.Append(c.rec.ID, c.rec.Epoch, ev); err != nil {
+			c.rec.Missing++
+			if o := c.e.opt.Observer; o != nil {
+				o.EventLost(c.rec.ID)
+			}
+		}
+	}
+	c.push(ev)
+}
+
+// push adds an event to the tail and wakes the readers. A wake carries no data
+// and may find its reader awake already.
+func (c *Call) push(ev Event) {
+	c.tail = append(c.tail, ev)
+	c.tailBytes += len(ev.Body) + 64
+	drop := 0
+	for c.tailBytes > c.e.opt.Tail && drop < len(c.tail)-1 {
+		c.tailBytes -= len(c.tail[drop].Body) + 64
+		drop++
+	}
+	clear(c.tail[:drop])
+	c.tail = c.tail[drop:]
+	for _, w := range c.wakes {
+		select {
+		case w <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Tell gives a command to a running call of the principal. The cancel shows as
+// an event at once; the end follows when the runner has told the tool server.
+// A second cancel changes nothing.
+func (e *Engine) Tell(principal string, id ID, cancel End) error {
+	e.mu.Lock()
+	c := e.calls[id]
+	e.mu.Unlock()
+	if c == nil || c.rec.Principal != principal {
+		return ErrUnknown
+	}
+	return c.Cancel(cancel)
+}
+
+// Cancel asks for the call's end. The end's By and Text say who and why.
+func (c *Call) Cancel(end End) error {
+	end.Outcome = Cancelled
+	c.mu.Lock()
+	if c.ending {
+		c.mu.Unlock()
+		return ErrNotRunning
+	}
+	if c.cancelled {
+		c.mu.Unlock()
+		return nil
+	}
+	c.cancelled = true
+	c.appendLocked(Event{Kind: KindCancelRequested, Hole: -1, Body: []byte(end.By + ": " + end.Text)})
+	c.mu.Unlock()
+	c.cancel(&Cause{end})
+	return nil
+}
+
+// Lookup finds a call of this process that has not ended.
+func (e *Engine) Lookup(principal string, id ID) (*Call, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c := e.calls[id]; c != nil && c.rec.Principal == principal {
+		return c, nil
+	}
+	return nil, ErrUnknown
+}
+
+// InFlight is how many calls run now.
+func (e *Engine) InFlight() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.calls)
+}
+
+// Deliver notes how an attachment ended.
+func (e *Engine) Deliver(d Delivery) { e.log.Deliver(d) }
+
+// Recover ends every call that an earlier owner left running: what became of
+// it is unknown, and no record may say "running" for ever.
+func (e *Engine) Recover(ctx context.Context) (int, error) {
+	left, err := e.log.Running(ctx, e.opt.Epoch)
+	if err != nil {
+		return 0, err
+	}
+	for i := range left {
+		r := &left[i]
+		end := End{Outcome: Interrupted, Text: "Outcome unknown: longcall stopped while the call ran. It may have taken effect: check before you call it again."}
+		if r.Dispatched.IsZero() {
+			end.Text = "Outcome unknown: longcall stopped before it noted that the request had left. It may have taken effect: check before you call it again."
+		}
+		r.Seq++
+		r.End, r.Ended = end, time.Now()
+		ev := Event{Seq: r.Seq, Kind: KindEnd, Time: r.Ended, Hole: -1, End: &end}
+		if err := e.log.Finish(ctx, r, ev); err != nil && !errors.Is(err, ErrNotRunning) {
+			return i, fmt.Errorf("close call %s: %w", r.ID, err)
+		}
+	}
+	return len(left), nil
+}
+
+// Stop takes no new calls, waits until those that run have ended or ctx is
+// done, then ends the rest as interrupted, and returns when nothing of the
+// engine runs any more (I8).
+func (e *Engine) Stop(ctx context.Context) {
+	e.mu.Lock()
+	e.stopping = true
+	e.mu.Unlock()
+	done := make(chan struct{})
+	go func() { e.wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		e.mu.Lock()
+		e.shutdown = &Cause{End{Outcome: Interrupted, By: "shutdown", Text: "Outcome unknown: longcall is restarting and could not wait for this call. The tool server was told to cancel; it may have taken effect all the same. Check before you call it again."}}
+		for _, c := range e.calls {
+			c.cancel(e.shutdown)
+		}
+		e.mu.Unlock()
+	}
+	<-done
+	e.stop()
+}

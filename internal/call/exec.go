@@ -1,0 +1,67 @@
+package call
+
+import (
+	"fmt"
+	"time"
+)
+
+// Exec is what a Runner gets to carry out one call. One goroutine at a time
+// may use it.
+type Exec struct {
+	c      *Call
+	ID     ID
+	Spec   *Spec
+	Limits Limits
+	bytes  int64
+}
+
+// Dispatched notes that the request leaves now. It fails if it was called
+// before: a call is sent at most once (I1).
+func (x *Exec) Dispatched() error {
+	c := x.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.rec.Dispatched.IsZero() {
+		return fmt.Errorf("call %s was dispatched before: it is never sent again", x.ID)
+	}
+	c.rec.Dispatched = time.Now()
+	c.appendLocked(Event{Kind: KindDispatched, Hole: -1})
+	c.rec.Request = nil // sent: never needed again
+	return nil
+}
+
+// FirstByte notes the first byte of the tool server's answer.
+func (x *Exec) FirstByte() {
+	c := x.c
+	c.mu.Lock()
+	if c.rec.FirstByte.IsZero() {
+		c.rec.FirstByte = time.Now()
+	}
+	c.mu.Unlock()
+}
+
+// Note tells the record in plain words what happened on the way.
+func (x *Exec) Note(format string, args ...any) {
+	x.c.append(Event{Kind: KindNote, Hole: -1, Body: fmt.Appendf(nil, format, args...)})
+}
+
+// Emit takes one event of the tool server. It keeps e.Body: the caller must
+// not use it again. An error is a Cause: the runner stops and cancels upstream.
+func (x *Exec) Emit(e Event) error {
+	if err := x.Count(int64(len(e.Body))); err != nil {
+		return err
+	}
+	x.c.append(e)
+	return nil
+}
+
+// Count adds bytes of the tool server to the call's sum, and fails with a
+// Cause when they pass the limit.
+func (x *Exec) Count(n int64) error {
+	x.bytes += n
+	if l := x.Limits.Call; l > 0 && x.bytes > l {
+		return &Cause{End{Outcome: Failed, Limit: "call_bytes", Text: fmt.Sprintf(
+			"The tool server sent more than %d bytes for this call (limits.call); longcall stopped reading and told it to cancel. It may have taken effect. Ask for less at once, or raise the limit.", l)}}
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"time"
+)
+
+// page is how many bytes of event bodies a reader takes from the log at once:
+// with the event that it is writing, all the memory that a reader costs (I9).
+const page = 256 << 10
+
+// Follow yields the events after seq, each once and in order, and ends after
+// the terminal event. A position that is not kept any more gives ErrGap (I5).
+// If beat is not 0, a KindBeat without seq comes after every silence of that
+// length. It changes nothing about the call when a reader leaves (I7).
+//
+// It is a cursor: it keeps no queue, so a slow reader costs nothing.
+func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		wake := make(chan struct{}, 1)
+		c.mu.Lock()
+		c.wakes = append(c.wakes, wake)
+		c.mu.Unlock()
+		defer func() {
+			c.mu.Lock()
+			c.wakes = slices.DeleteFunc(c.wakes, func(w chan struct{}) bool { return w == wake })
+			c.mu.Unlock()
+		}()
+		var tick <-chan time.Time
+		var timer *time.Timer
+		last := time.Now()
+		if beat > 0 {
+			timer = time.NewTimer(beat)
+			defer timer.Stop()
+			tick = timer.C
+		}
+		var buf []Event
+		for {
+			events, ended, err := c.since(ctx, after, buf[:0])
+			for _, ev := range events {
+				after = ev.Seq
+				if !yield(ev, nil) || ev.Kind == KindEnd {
+					return
+				}
+			}
+			if err != nil {
+				yield(Event{}, err)
+				return
+			}
+			clear(events)
+			buf = events
+			if len(events) > 0 {
+				last = time.Now()
+				continue
+			}
+			if ended {
+				return // after was at or past the end
+			}
+			select {
+			case <-wake:
+			case <-tick:
+				if quiet := time.Since(last); quiet < beat {
+					timer.Reset(beat - quiet)
+					continue
+				}
+				last = time.Now()
+				timer.Reset(beat)
+				if !yield(Event{Kind: KindBeat, Time: last, Hole: -1}, nil) {
+					return
+				}
+			case <-ctx.Done():
+				yield(Event{}, context.Cause(ctx))
+				return
+			}
+		}
+	}
+}
+
+// since returns some events after seq: from memory, or a page from the log.
+func (c *Call) since(ctx context.Context, after uint64, buf []Event) (events []Event, ended bool, err error) {
+	c.mu.Lock()
+	first := c.rec.Seq + 1
+	if len(c.tail) > 0 {
+		first = c.tail[0].Seq
+	}
+	if after+1 >= first {
+		if n := int(after + 1 - first); n < len(c.tail) {
+			buf = append(buf, c.tail[n:]...)
+		}
+		ended = c.ended
+		c.mu.Unlock()
+		return buf, ended, nil
+	}
+	stored := c.stored
+	c.mu.Unlock()
+	if !stored {
+		return nil, false, ErrGap
+	}
+	events, err = c.e.log.Read(ctx, c.rec.ID, after, page)
+	if err != nil {
+		return nil, false, err
+	}
+	if len(events) == 0 || events[0].Seq != after+1 {
+		return nil, false, ErrGap
+	}
+	return events, false, nil
+}
+
+// Follow is Call.Follow for any call of the principal, also one that has ended
+// or belongs to an earlier process.
+func (e *Engine) Follow(ctx context.Context, principal string, id ID, after uint64, beat time.Duration) iter.Seq2[Event, error] {
+	if c, err := e.Lookup(principal, id); err == nil {
+		return c.Follow(ctx, after, beat)
+	}
+	return func(yield func(Event, error) bool) {
+		r, err := e.log.Get(ctx, id)
+		if err == nil && r.Principal != principal {
+			err = ErrUnknown
+		}
+		if err != nil {
+			yield(Event{}, err)
+			return
+		}
+		for {
+			events, err := e.log.Read(ctx, id, after, page)
+			if err == nil && len(events) > 0 && events[0].Seq != after+1 {
+				err = ErrGap
+			}
+			if err == nil && len(events) == 0 {
+				if r.End.Outcome != Running {
+					return
+				}
+				err = errors.New("the call runs under another owner")
+			}
+			if err != nil {
+				yield(Event{}, err)
+				return
+			}
+			for _, ev := range events {
+				after = ev.Seq
+				if !yield(ev, nil) || ev.Kind == KindEnd {
+					return
+				}
+			}
+		}
+	}
+}
