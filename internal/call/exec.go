@@ -2,17 +2,18 @@ package call
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
-// Exec is what a Runner gets to carry out one call. One goroutine at a time
-// may use it.
+// Exec is what a Runner gets to carry out one call. It is safe for concurrent
+// use until Run returns.
 type Exec struct {
 	c      *Call
 	ID     ID
 	Spec   *Spec
 	Limits Limits
-	bytes  int64
+	bytes  atomic.Int64
 }
 
 // Dispatched notes that the request leaves now. It fails if it was called
@@ -58,8 +59,7 @@ func (x *Exec) Emit(e Event) error {
 // Count adds bytes of the tool server to the call's sum, and fails with a
 // Cause when they pass the limit.
 func (x *Exec) Count(n int64) error {
-	x.bytes += n
-	if l := x.Limits.Call; l > 0 && x.bytes > l {
+	if l, sum := x.Limits.Call, x.bytes.Add(n); l > 0 && sum > l {
 		return &Cause{End{Outcome: Failed, Limit: "call_bytes", Text: fmt.Sprintf(
 			"The tool server sent more than %d bytes for this call (limits.call); longcall stopped reading and told it to cancel. It may have taken effect. Ask for less at once, or raise the limit.", l)}}
 	}

@@ -1,0 +1,95 @@
+// Package upstream is the tool servers' side: it carries calls to them and brings back what they say.
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+)
+
+// Server is one configured tool server. Exactly one of URL and Command is set.
+type Server struct {
+	Name    string
+	URL     string      // Streamable HTTP
+	Headers http.Header // sent with every request, such as our credentials there
+	Command string      // stdio
+	Args    []string
+	Env     map[string]string // added to the allow-listed part of our own environment
+	Cwd     string
+
+	Era   string // "auto", "modern" or "legacy"
+	Share string // who shares a connection: "principal", "server" or "session"
+
+	Limits call.Limits // of requests that are no calls, and Connect and Message for all
+	// PingEvery is the silence after which a server with a running call must
+	// prove that it lives. 0 means 30 s.
+	PingEvery time.Duration
+	// RestartMin and RestartMax bound the back-off between two starts of a
+	// process. 0 means 500 ms and 30 s.
+	RestartMin, RestartMax time.Duration
+}
+
+// Hooks tell the outside about a connection. They must not block.
+type Hooks struct {
+	ListChanged func()              // the server's tool list changed
+	Reconnected func(result string) // "session", "resumed", "lost": an upstream connection was renewed
+	Restarted   func()              // a process was started again
+	Log         *slog.Logger
+}
+
+// conn is one connection to a tool server: a session, a process, or nothing
+// but an address where the server is stateless.
+type conn interface {
+	// call carries one call; see call.Runner.Run.
+	call(ctx context.Context, x *call.Exec) call.Answer
+	// request sends a short request and returns the raw result. A JSON-RPC
+	// error is an *rpcError.
+	request(ctx context.Context, method string, params []byte) (result []byte, err error)
+	// modern says which era the server speaks, after a request or call worked.
+	modern() bool
+	// close ends the connection in an orderly way and waits, bounded by ctx.
+	close(ctx context.Context)
+}
+
+// rpcError is a JSON-RPC error of a tool server.
+type rpcError struct {
+	Code int
+	Text string
+}
+
+func (e *rpcError) Error() string { return fmt.Sprintf("tool server error %d: %s", e.Code, e.Text) }
+
+// failed is the answer for a call that is known not to have run.
+func failed(format string, args ...any) call.Answer {
+	return call.Answer{End: call.End{Outcome: call.Failed, Text: fmt.Sprintf(format, args...)}}
+}
+
+// interrupted is the answer for a call whose outcome nobody knows.
+func interrupted(format string, args ...any) call.Answer {
+	return call.Answer{End: call.End{
+		Outcome: call.Interrupted,
+		Text:    "Outcome unknown: " + fmt.Sprintf(format, args...) + " The call may have taken effect and was not sent again: check before you call it again.",
+	}}
+}
+
+// timedOut is the answer for a call that hit one of our time limits.
+func timedOut(limit string, after time.Duration, what string) call.Answer {
+	return call.Answer{End: *limitEnd(limit, after, what)}
+}
+
+func limitEnd(limit string, after time.Duration, what string) *call.End {
+	return &call.End{
+		Outcome: call.TimedOut, Limit: limit,
+		Text: fmt.Sprintf("Stopped after %s: %s (limits.%s).", after, what, limit),
+	}
+}
+
+// tooLarge is the answer for a message over limits.message.
+func tooLarge(limit int64) call.Answer {
+	return call.Answer{End: call.End{Outcome: call.Failed, Limit: "message_bytes", Text: fmt.Sprintf(
+		"The tool server's answer is larger than %d bytes (limits.message), so longcall did not pass it on. The tool did run. Ask for less at once, or raise the limit.", limit)}}
+}
