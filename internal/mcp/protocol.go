@@ -67,25 +67,3 @@ const (
 	MethodMessage      = "notifications/message"
 	MethodToolsChanged = "notifications/tools/list_changed"
 )
-
-// ErrorResponse is a JSON-RPC error response. id and data are raw JSON; a nil
-// id is left out (2026-07-28: string or number, never null).
-func ErrorResponse(id []byte, code int, text string, data []byte) []byte { panic("todo") }
-
-// ResultResponse is a JSON-RPC response with a raw JSON result.
-func ResultResponse(id, result []byte) []byte { panic("todo") }
-
-// EncodeHeader makes a value safe for an HTTP header, with the base64 sentinel
-// of SPEC §1.3 where it needs one; DecodeHeader undoes it, ok false if a
-// sentinel is malformed.
-func EncodeHeader(s string) string              { panic("todo") }
-func DecodeHeader(v string) (s string, ok bool) { panic("todo") }
-
-// Tool is one entry of a tools/list result.
-type Tool struct {
-	Name string // the tool server's own
-	Raw  []byte // the entry as it came
-}
-
-// Tools splits a tools/list result. Entries without a name are an error.
-func Tools(result []byte) (tools []Tool, nextCursor string, err error) { panic("todo") }
