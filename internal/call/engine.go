@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -41,6 +43,7 @@ type Engine struct {
 
 	mu           sync.Mutex
 	calls        map[ID]*Call
+	late         map[ID]*Call // ended and shown, not stored yet
 	perServer    map[string]int
 	perPrincipal map[string]int
 	stopping     bool
@@ -61,7 +64,7 @@ func NewEngine(log Log, runner Runner, opt Options) *Engine {
 	}
 	e := &Engine{
 		log: log, runner: runner, opt: opt,
-		calls: map[ID]*Call{}, perServer: map[string]int{}, perPrincipal: map[string]int{},
+		calls: map[ID]*Call{}, late: map[ID]*Call{}, perServer: map[string]int{}, perPrincipal: map[string]int{},
 	}
 	e.stopped, e.stop = context.WithCancel(context.Background())
 	return e
@@ -214,12 +217,12 @@ func (e *Engine) run(ctx context.Context, c *Call) {
 	defer e.forget(c)
 	if d := c.rec.Limits.Total; d > 0 {
 		t := time.AfterFunc(time.Until(c.rec.Started.Add(d)), func() {
-			c.cancel(&Cause{End{Outcome: TimedOut, Limit: "total", Text: fmt.Sprintf(
+			c.end(&Cause{End{Outcome: TimedOut, Limit: "total", Text: fmt.Sprintf(
 				"Stopped after %s, the limit for the whole call (limits.total). The tool server was told to cancel; what it had done by then may have taken effect. Check before you call it again.", d)}})
 		})
 		defer t.Stop()
 	}
-	a := e.runner.Run(ctx, &Exec{c: c, Spec: &c.rec.Spec, ID: c.rec.ID, Limits: c.rec.Limits})
+	a := e.runner.Run(ctx, &Exec{c: c, ctx: ctx, Spec: &c.rec.Spec, ID: c.rec.ID, Limits: c.rec.Limits})
 	c.finish(ctx, a)
 }
 
@@ -242,8 +245,8 @@ func (c *Call) finish(ctx context.Context, a Answer) {
 		end = End{Outcome: Interrupted, Text: "Outcome unknown: longcall lost the call. It may have taken effect: check before you call it again."}
 	}
 	c.mu.Lock()
-	if end.Outcome != Completed && end.Outcome != Failed && c.rec.Dispatched.IsZero() && end.Outcome == Interrupted {
-		end.Outcome = Failed // nothing left for the tool server: the outcome is known
+	if c.rec.Dispatched.IsZero() {
+		end = unsent(end, c.rec.Limits.Total)
 	}
 	ev := Event{Seq: c.rec.Seq + 1, Kind: KindEnd, Time: time.Now(), Hole: -1, Body: a.Body, End: &end}
 	if a.Body != nil {
@@ -262,6 +265,9 @@ func (c *Call) finish(ctx context.Context, a Answer) {
 		err := e.log.Finish(wait, &r, ev)
 		cancel()
 		if stored = err == nil; err != nil && !errors.Is(err, ErrNotRunning) {
+			e.mu.Lock()
+			e.late[r.ID] = c
+			e.mu.Unlock()
 			e.wg.Go(func() { e.finishLate(r, ev) })
 		}
 	}
@@ -277,6 +283,11 @@ func (c *Call) finish(ctx context.Context, a Answer) {
 // finishLate stores an end that was shown before it could be stored: the
 // agent must not lose a result to the audit.
 func (e *Engine) finishLate(r Record, ev Event) {
+	defer func() {
+		e.mu.Lock()
+		delete(e.late, r.ID)
+		e.mu.Unlock()
+	}()
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
 		select {
 		case <-e.stopped.Done():
@@ -289,6 +300,19 @@ func (e *Engine) finishLate(r Record, ev Event) {
 			return
 		}
 	}
+}
+
+// unsent is an end of a call whose request never left: its outcome is known.
+func unsent(end End, total time.Duration) End {
+	switch {
+	case end.Outcome == Interrupted && end.By == "shutdown":
+		end.Outcome, end.Text = Failed, "Not started: longcall is restarting. Nothing was sent, so nothing took effect. Call again in a moment."
+	case end.Outcome == Interrupted:
+		end.Outcome, end.Text = Failed, "Not started: longcall could not send the request. Nothing was sent, so nothing took effect. You may call again."
+	case end.Outcome == TimedOut && end.Limit == "total":
+		end.Text = fmt.Sprintf("Stopped after %s, the limit for the whole call (limits.total), before the request left for the tool server. Nothing was sent, so nothing took effect. You may call again.", total)
+	}
+	return end
 }
 
 // append gives an event its seq, keeps it, and wakes the readers.
@@ -364,16 +388,29 @@ func (c *Call) Cancel(end End) error {
 	}
 	c.cancelled = true
 	c.appendLocked(Event{Kind: KindCancelRequested, Hole: -1, Body: []byte(end.By + ": " + end.Text)})
-	c.mu.Unlock()
 	c.cancel(&Cause{end})
+	c.mu.Unlock()
 	return nil
 }
 
-// Lookup finds a call of this process that has not ended.
+// end makes the call's context done, unless it is. Under the lock, a request
+// either left before or never will (Exec.Dispatched).
+func (c *Call) end(cause *Cause) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cancel(cause)
+}
+
+// Lookup finds a call of this process that has not ended, or whose end is not
+// stored yet.
 func (e *Engine) Lookup(principal string, id ID) (*Call, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c := e.calls[id]; c != nil && c.rec.Principal == principal {
+	c := e.calls[id]
+	if c == nil {
+		c = e.late[id]
+	}
+	if c != nil && c.rec.Principal == principal {
 		return c, nil
 	}
 	return nil, ErrUnknown
@@ -426,10 +463,12 @@ func (e *Engine) Stop(ctx context.Context) {
 	case <-ctx.Done():
 		e.mu.Lock()
 		e.shutdown = &Cause{End{Outcome: Interrupted, By: "shutdown", Text: "Outcome unknown: longcall is restarting and could not wait for this call. The tool server was told to cancel; it may have taken effect all the same. Check before you call it again."}}
-		for _, c := range e.calls {
-			c.cancel(e.shutdown)
-		}
+		running := slices.Collect(maps.Values(e.calls))
 		e.mu.Unlock()
+		for _, c := range running {
+			c.end(e.shutdown)
+		}
+		e.stop() // a log that still takes nothing gets one more try per end
 	}
 	<-done
 	e.stop()

@@ -1,6 +1,7 @@
 package call
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -10,6 +11,7 @@ import (
 // use until Run returns.
 type Exec struct {
 	c      *Call
+	ctx    context.Context // the call's
 	ID     ID
 	Spec   *Spec
 	Limits Limits
@@ -17,13 +19,17 @@ type Exec struct {
 }
 
 // Dispatched notes that the request leaves now. It fails if it was called
-// before: a call is sent at most once (I1).
+// before: a call is sent at most once (I1). It also fails if the call's context
+// is done: a request that was cancelled first never leaves.
 func (x *Exec) Dispatched() error {
 	c := x.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.rec.Dispatched.IsZero() {
 		return fmt.Errorf("call %s was dispatched before: it is never sent again", x.ID)
+	}
+	if x.ctx.Err() != nil {
+		return context.Cause(x.ctx)
 	}
 	c.rec.Dispatched = time.Now()
 	c.appendLocked(Event{Kind: KindDispatched, Hole: -1})
@@ -47,7 +53,8 @@ func (x *Exec) Note(format string, args ...any) {
 }
 
 // Emit takes one event of the tool server. It keeps e.Body: the caller must
-// not use it again. An error is a Cause: the runner stops and cancels upstream.
+// not use it again. An error is a Cause, and the call's context is done with
+// it: the runner stops and cancels upstream.
 func (x *Exec) Emit(e Event) error {
 	if err := x.Count(int64(len(e.Body))); err != nil {
 		return err
@@ -60,8 +67,10 @@ func (x *Exec) Emit(e Event) error {
 // Cause when they pass the limit.
 func (x *Exec) Count(n int64) error {
 	if l, sum := x.Limits.Call, x.bytes.Add(n); l > 0 && sum > l {
-		return &Cause{End{Outcome: Failed, Limit: "call_bytes", Text: fmt.Sprintf(
+		cause := &Cause{End{Outcome: Failed, Limit: "call_bytes", Text: fmt.Sprintf(
 			"The tool server sent more than %d bytes for this call (limits.call); longcall stopped reading and told it to cancel. It may have taken effect. Ask for less at once, or raise the limit.", l)}}
+		x.c.end(cause)
+		return cause
 	}
 	return nil
 }

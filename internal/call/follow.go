@@ -13,7 +13,8 @@ import (
 const page = 256 << 10
 
 // Follow yields the events after seq, each once and in order, and ends after
-// the terminal event. A position that is not kept any more gives ErrGap (I5).
+// the terminal event. A position that is not kept any more, or was never
+// reached, gives ErrGap (I5).
 // If beat is not 0, a KindBeat without seq comes after every silence of that
 // length. It changes nothing about the call when a reader leaves (I7).
 //
@@ -82,6 +83,10 @@ func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) ite
 // since returns some events after seq: from memory, or a page from the log.
 func (c *Call) since(ctx context.Context, after uint64, buf []Event) (events []Event, ended bool, err error) {
 	c.mu.Lock()
+	if after > c.rec.Seq {
+		c.mu.Unlock()
+		return nil, false, ErrGap
+	}
 	first := c.rec.Seq + 1
 	if len(c.tail) > 0 {
 		first = c.tail[0].Seq
@@ -124,16 +129,25 @@ func (e *Engine) Follow(ctx context.Context, principal string, id ID, after uint
 			yield(Event{}, err)
 			return
 		}
+		if r.End.Outcome == Interrupted && after >= r.Seq {
+			// The reader may have seen events that were lost with their owner,
+			// so its position does not say that it saw this end.
+			after = r.Seq - 1
+		}
 		for {
 			events, err := e.log.Read(ctx, id, after, page)
 			if err == nil && len(events) > 0 && events[0].Seq != after+1 {
 				err = ErrGap
 			}
 			if err == nil && len(events) == 0 {
-				if r.End.Outcome != Running {
+				switch {
+				case r.End.Outcome == Running:
+					err = errors.New("the call runs under another owner")
+				case after > r.Seq:
+					err = ErrGap
+				default:
 					return
 				}
-				err = errors.New("the call runs under another owner")
 			}
 			if err != nil {
 				yield(Event{}, err)
