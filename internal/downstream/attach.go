@@ -1,0 +1,392 @@
+package downstream
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+)
+
+// attachment is one agent's request that waits for a call and shows it: a
+// cursor on the call's events and what is needed to render them.
+type attachment struct {
+	x        *exchange
+	ctx      context.Context
+	call     *call.Call
+	id       []byte // the agent's, raw
+	token    []byte // the agent's, raw; nil if it wants no progress
+	modern   bool
+	logs     int  // lowest level of log messages that it wants
+	wantLogs bool // whether it wants any
+	policy   Decision
+
+	session *session // legacy only
+	key     string   // of the request in its session
+	entry   *inCall
+
+	after    uint64
+	line     line
+	quiet    bool      // a cancel was asked for: no more progress of ours
+	lastData time.Time // when a message was written last
+	buf      *[]byte   // from buffers, while there is something in it
+	d        call.Delivery
+}
+
+// buffers are lent to attachments while they have something to write: a parked
+// call holds none.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b }}
+
+const (
+	keepBuffer = 64 << 10 // a buffer that grew beyond is not kept
+	flushAt    = 32 << 10 // of pending events
+	bigBody    = 64 << 10 // a result that is not copied
+)
+
+func (a *attachment) take() *[]byte {
+	if a.buf == nil {
+		a.buf = buffers.Get().(*[]byte)
+	}
+	return a.buf
+}
+
+func (a *attachment) give() {
+	if a.buf != nil {
+		if cap(*a.buf) <= keepBuffer {
+			*a.buf = (*a.buf)[:0]
+			buffers.Put(a.buf)
+		}
+		a.buf = nil
+	}
+}
+
+// flush writes what is pending and gives the buffer back.
+func (a *attachment) flush() bool {
+	if a.buf != nil {
+		a.x.out.write(*a.buf)
+		a.give()
+	}
+	return a.x.out.flush()
+}
+
+// run serves the attachment to its end, which it records.
+func (a *attachment) run() {
+	switch {
+	case !a.policy.Buffered && a.x.sse:
+		a.begin("sse")
+		a.stream()
+	case a.x.json:
+		a.begin("json")
+		a.wait()
+	default:
+		a.begin("sse")
+		a.wait()
+	}
+	a.finish()
+	if a.session != nil {
+		a.session.done()
+	}
+}
+
+func (a *attachment) begin(kind string) {
+	a.lastData = time.Now()
+	a.d = call.Delivery{Call: a.call.ID(), Kind: kind, Era: a.x.version, Attached: a.lastData}
+}
+
+func (a *attachment) finish() {
+	a.give()
+	if a.session != nil {
+		a.session.detach(a.key, a.entry, a.d.How != "" && a.d.How != call.Delivered)
+	}
+	out := &a.x.out
+	a.d.Ended, a.d.Bytes = time.Now(), out.bytes
+	if out.first > 0 {
+		a.d.FirstByte = max(1, out.start.Add(out.first).Sub(a.d.Attached))
+	}
+	q := &a.x.q
+	q.How = a.d.How
+	q.Events += a.d.Events
+	q.Dropped += a.d.Dropped
+	if a.d.How != "" { // an agent that cancelled is owed nothing, and gets nothing
+		a.x.h.opt.Engine.Deliver(a.d)
+	}
+}
+
+// stream answers with events as they come. The first byte leaves at once,
+// whatever the tool server does (O1).
+func (a *attachment) stream() {
+	out := &a.x.out
+	streamHead(out.w.Header())
+	out.head(http.StatusOK)
+	out.write(commentOpen)
+	if !a.flush() {
+		a.gone()
+		return
+	}
+	if o := a.x.h.opt.Observer; o != nil {
+		a.x.q.FirstByte = out.first
+		o.FirstByte(&a.x.q)
+	}
+	a.follow(a.beat(), a.show)
+}
+
+var (
+	commentOpen = []byte(": open\n\n")
+	commentBeat = []byte(": ka\n\n")
+	eventHead   = []byte("event: message\ndata: ")
+	eventTail   = []byte("\n\n")
+)
+
+// beat is the silence after which the call's events are interrupted.
+func (a *attachment) beat() time.Duration {
+	set := a.x.set
+	if a.token != nil && set.Progress > 0 && (set.Comment <= 0 || set.Progress < set.Comment) {
+		return set.Progress
+	}
+	return max(set.Comment, 0)
+}
+
+// wait answers in one piece, at the end: for clients that take no stream (O3),
+// and under the kill switch.
+func (a *attachment) wait() {
+	a.follow(0, func(ev *call.Event) bool {
+		if ev.Kind != call.KindEnd {
+			return true
+		}
+		a.end(ev)
+		return false
+	})
+}
+
+// follow shows the call's events until show says no or the agent is gone. Events
+// that are not kept any more are counted as dropped: the result must reach the
+// agent even if the journal cannot give back what a slow reader missed.
+func (a *attachment) follow(beat time.Duration, show func(*call.Event) bool) {
+	for {
+		for ev, err := range a.call.Follow(a.ctx, a.after, beat) {
+			if err != nil {
+				break
+			}
+			if ev.Seq > 0 {
+				a.after = ev.Seq
+			}
+			if !show(&ev) {
+				return
+			}
+		}
+		if a.ctx.Err() != nil {
+			a.gone()
+			return
+		}
+		rec := a.call.Record()
+		if rec.Seq < a.after+2 {
+			end := call.End{Outcome: call.Interrupted}
+			a.end(&call.Event{Kind: call.KindEnd, Hole: -1, End: &end})
+			return
+		}
+		a.d.Dropped += int64(rec.Seq - 1 - a.after)
+		a.after = rec.Seq - 1 // what comes next is kept in memory in any case
+	}
+}
+
+// show renders one event to the stream. It returns false when nothing may follow.
+func (a *attachment) show(ev *call.Event) bool {
+	switch ev.Kind {
+	case call.KindProgress:
+		a.progress(ev)
+	case call.KindMessage:
+		a.message(ev)
+	case call.KindBeat:
+		a.beatAt(ev.Time)
+	case call.KindEnd:
+		a.end(ev)
+		return false
+	case call.KindCancelRequested:
+		a.quiet = true
+	}
+	switch {
+	case a.buf == nil:
+		// Nothing to show, but it made the next beat later: life is shown now,
+		// unless it was just before.
+		if ev.Kind != call.KindBeat {
+			a.comment(time.Now(), a.x.set.Comment/20)
+		}
+	case len(*a.buf) < flushAt && a.pending(ev.Seq):
+		return true // more is there: one write for all
+	}
+	if a.buf != nil && !a.flush() {
+		a.gone()
+		return false
+	}
+	return true
+}
+
+// pending says whether an event after seq is there already.
+func (a *attachment) pending(seq uint64) bool {
+	if seq == 0 {
+		return false
+	}
+	r := a.call.Record()
+	if r.End.Outcome != call.Running {
+		return r.Seq > seq+1 // the end itself has a number before it is shown
+	}
+	return r.Seq > seq
+}
+
+// beatAt shows life after a silence: as progress if the client asked for it and
+// has got none for long enough, else as a comment. Times have a twentieth of
+// slack, because timers and writes do not meet exactly.
+func (a *attachment) beatAt(now time.Time) {
+	if p := a.x.set.Progress; p > 0 && a.token != nil && !a.quiet && now.Sub(a.lastData) >= p-p/20 {
+		b := a.take()
+		mark := len(*b)
+		frame, ok := a.line.appendBeat(append(*b, eventHead...), a.token, now.Sub(a.x.out.start))
+		if ok {
+			*b = append(frame, eventTail...)
+			a.lastData = now
+			a.x.q.Beats++
+			return
+		}
+		if *b = frame[:mark]; mark == 0 {
+			a.give()
+		}
+	}
+	a.comment(now, a.x.set.Comment-a.x.set.Comment/20)
+}
+
+// comment writes a comment if nothing was written for silence.
+func (a *attachment) comment(now time.Time, silence time.Duration) {
+	if a.x.set.Comment > 0 && now.Sub(a.x.out.last) >= silence {
+		b := a.take()
+		*b = append(*b, commentBeat...)
+		a.x.q.Beats++
+	}
+}
+
+func (a *attachment) progress(ev *call.Event) {
+	if a.token == nil {
+		a.d.Dropped++ // nobody asked for it (O6)
+		return
+	}
+	b := a.take()
+	mark := len(*b)
+	frame, ok := a.line.appendProgress(append(*b, eventHead...), ev.Body, ev.Hole, a.token)
+	a.wrote(b, frame, mark, ok)
+}
+
+func (a *attachment) message(ev *call.Event) {
+	rank, ok := logRank(ev.Body)
+	if !ok || !a.wantLogs || rank < a.logs {
+		return
+	}
+	b := a.take()
+	mark := len(*b)
+	frame := append(append(*b, eventHead...), ev.Body...)
+	a.wrote(b, frame, mark, true)
+}
+
+// wrote ends a frame that was begun at mark, or takes it back.
+func (a *attachment) wrote(b *[]byte, frame []byte, mark int, ok bool) {
+	if ok {
+		*b = append(frame, eventTail...)
+		a.lastData = time.Now()
+		a.d.Events++
+		return
+	}
+	a.d.Dropped++
+	if *b = frame[:mark]; mark == 0 {
+		a.give()
+	}
+}
+
+// owed says whether the agent gets a response: not if it cancelled (O22). Where
+// a closed stream is the only cancel there is nobody to answer either.
+func (a *attachment) owed(end *call.End) bool {
+	return end.Outcome != call.Cancelled || end.By != "agent" || a.modern
+}
+
+// response is the message that answers the request, and what to cut in it.
+func (a *attachment) response(ev *call.Event) (body []byte, cuts []cut) {
+	if ev.Body == nil || ev.Hole < 0 || ev.Hole >= len(ev.Body) {
+		return ownWords(a.id, ev.End, a.call.ID(), a.modern), nil
+	}
+	return ev.Body, convert(ev.Body, a.modern, append(make([]cut, 0, 3), cut{ev.Hole, ev.Hole + 1, a.id}))
+}
+
+// end writes the answer, and records whether it got out.
+func (a *attachment) end(ev *call.Event) {
+	if !a.owed(ev.End) {
+		if a.x.out.status == 0 {
+			a.x.out.head(http.StatusNoContent)
+		}
+		a.flush()
+		return
+	}
+	a.answer(a.response(ev))
+	if !a.x.out.flush() || a.ctx.Err() != nil {
+		a.gone()
+		return
+	}
+	a.d.How = call.Delivered
+	a.d.Events++
+}
+
+// answer writes body with cuts made, as an event or as the whole reply.
+func (a *attachment) answer(body []byte, cuts []cut) {
+	out := &a.x.out
+	b := a.take()
+	started, sse := out.status != 0, a.d.Kind == "sse"
+	if sse {
+		if !started {
+			streamHead(out.w.Header())
+			out.head(http.StatusOK)
+		}
+		*b = append(*b, eventHead...)
+	} else {
+		h := out.w.Header()
+		h["Content-Type"] = valueJSON
+		h["Cache-Control"] = valueNoStore
+		size := len(body)
+		for _, c := range cuts {
+			size += len(c.with) - (c.to - c.from)
+		}
+		h.Set("Content-Length", strconv.Itoa(size))
+		out.head(http.StatusOK)
+	}
+	head, rest := spliceHead(*b, body, cuts)
+	if len(rest) < bigBody {
+		head = append(head, rest...)
+		if sse {
+			head = append(head, eventTail...)
+		}
+		rest = nil
+	}
+	*b = head
+	out.write(*b)
+	a.give()
+	if rest != nil {
+		out.write(rest)
+		if sse {
+			out.write(eventTail)
+		}
+	}
+}
+
+// gone records that the agent did not get the answer, and why; what becomes of
+// the call is the era's and the policy's to say (I7).
+func (a *attachment) gone() {
+	switch {
+	case a.x.h.isStopping():
+		a.d.How = call.ShutDown
+		return
+	case a.x.out.slow:
+		a.d.How = call.Slow
+	default:
+		a.d.How = call.AbortedDownstream
+	}
+	if a.modern && a.policy.CancelOnDisconnect {
+		a.x.h.cancelLater(a.x.q.Principal, a.call.ID(), a.policy.Grace)
+	}
+}

@@ -1,0 +1,252 @@
+// Package downstream is the agents' side: it serves every era of the protocol over HTTP and shows calls to those who asked for them.
+package downstream
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+// Catalog knows the tool servers and what they offer.
+type Catalog interface {
+	// Servers are the configured names.
+	Servers() []string
+	// Tools is a server's list as the principal sees it, from the last known
+	// catalog. fresh is false if it may be out of date; an error comes with
+	// what is known all the same.
+	Tools(ctx context.Context, principal, session, server string) (tools []mcp.Tool, fresh bool, err error)
+	// Watch calls f, which does not block, whenever a server's list has
+	// changed, until stop was called and returned.
+	Watch(f func(server string)) (stop func())
+}
+
+// Auth says who is calling. The error text is shown to the caller.
+type Auth interface {
+	Check(authorization string) (principal string, err error)
+}
+
+// Decision is what policy says about one call.
+type Decision struct {
+	Denied   *call.End // not nil: the call must not run, and why
+	Limits   call.Limits
+	Buffered bool // relay: buffered, the kill switch: one answer at the end, no stream
+	// CancelOnDisconnect cancels the call Grace after its agent's connection
+	// was lost, in the modern era only: there a closed stream is a cancel of
+	// the request (SPEC §2.3). Legacy calls always go on (O20).
+	CancelOnDisconnect bool
+	Grace              time.Duration
+}
+
+// Settings may change while the handler serves. Zero durations turn beats off.
+type Settings struct {
+	// AllowedOrigins are browser origins, such as https://app.example, that may
+	// call, and that get CORS headers; "*" allows any. Loopback origins always
+	// may call over a loopback connection.
+	AllowedOrigins []string
+	// AllowedHosts are values of the Host header, with or without a port, that
+	// are accepted besides loopback names on a loopback connection. On another
+	// connection an empty list, or "*", accepts any.
+	AllowedHosts []string
+	BodyLimit    int64         // bytes of a request body; 0 means 4 MiB
+	Comment      time.Duration // of silence, before an SSE comment
+	Progress     time.Duration // without progress, before one of ours
+	WriteTimeout time.Duration // of a single write; 0 means 30 s
+	// KeepArguments is what the journal may keep of raw arguments, and Digest
+	// the digest of their canonical form. Either may be nil.
+	KeepArguments func(raw []byte) []byte
+	Digest        func(raw []byte) string
+}
+
+// Request is what an Observer hears about one HTTP request. It must not keep it.
+type Request struct {
+	ID          string  // ours, "r_…"; also Spec.RequestID of the call
+	Call        call.ID // once a call has started
+	Principal   string
+	Session     string
+	Server      string // of the endpoint, or of the tool that is called; empty for all
+	Tool        string // the name that the agent used
+	Era         string // protocol revision, once known
+	Method      string // JSON-RPC method, or the HTTP method if there is none
+	Traceparent string // as the agent sent it, if it is well-formed
+
+	Start     time.Time
+	Status    int
+	FirstByte time.Duration // from Start; 0 if nothing was written
+	BytesIn   int64
+	BytesOut  int64
+	Events    int64         // messages written to the stream
+	Dropped   int64         // progress that the agent did not get
+	Beats     int64         // comments and progress of ours
+	MaxGap    time.Duration // longest silence on a call's stream
+	// How the attachment to a call, or the session's stream, ended; empty for
+	// other requests, and if the agent cancelled: then nothing is delivered.
+	How call.How
+}
+
+// Observer is told about requests as they pass, for log lines, metrics and
+// spans. Its methods must not block.
+type Observer interface {
+	// RequestStarted comes when principal, era and method are known, and for a
+	// tools/call right before the call starts.
+	RequestStarted(q *Request)
+	// FirstByte comes when the first byte of a call's answer was written.
+	FirstByte(q *Request)
+	// RequestEnded comes once for each RequestStarted, and also for a request
+	// that was refused before that.
+	RequestEnded(q *Request)
+}
+
+// ServerInfo is how longcall introduces itself.
+type ServerInfo struct {
+	Name         string
+	Version      string
+	Instructions string // for the model; may be empty
+}
+
+// Options of a Handler. All but Observer and Log are needed.
+type Options struct {
+	Engine   *call.Engine
+	Catalog  Catalog
+	Auth     Auth
+	Admit    func(principal, server, tool string, modern bool) Decision
+	Settings func() *Settings
+	Info     ServerInfo
+	Observer Observer
+	Log      *slog.Logger
+}
+
+// Handler serves /mcp for all servers, with tools named server__tool, and
+// /mcp/{server} for one, with its own names.
+type Handler struct {
+	opt      Options
+	log      *slog.Logger
+	sessions *sessions
+	cursors  cursorKey
+	info     []byte // raw serverInfo
+	params   sync.Map
+	unwatch  func()
+
+	mu       sync.Mutex
+	stopped  bool
+	stopping chan struct{}
+	grace    map[*time.Timer]struct{}
+}
+
+// New makes a handler. Stop must be called when it is not needed any more.
+func New(opt Options) *Handler {
+	h := &Handler{
+		opt: opt, log: opt.Log, cursors: newCursorKey(), info: serverInfo(opt.Info),
+		stopping: make(chan struct{}), grace: map[*time.Timer]struct{}{},
+	}
+	if h.log == nil {
+		h.log = slog.New(slog.DiscardHandler)
+	}
+	h.sessions = newSessions(h.running)
+	h.unwatch = opt.Catalog.Watch(h.sessions.changed)
+	return h
+}
+
+// Stop ends the streams that are not a call's, forgets all sessions, and gives
+// up pending cancels of calls whose agent is gone: what becomes of running calls
+// is the engine's to say, and reaches their streams from there. It does not
+// wait for requests; http.Server.Shutdown does.
+func (h *Handler) Stop() {
+	h.mu.Lock()
+	if h.stopped {
+		h.mu.Unlock()
+		return
+	}
+	h.stopped = true
+	close(h.stopping)
+	for t := range h.grace {
+		t.Stop()
+	}
+	clear(h.grace)
+	h.mu.Unlock()
+	h.unwatch()
+	h.sessions.clear()
+}
+
+func (h *Handler) isStopping() bool {
+	select {
+	case <-h.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// running says whether a call of the principal has not ended.
+func (h *Handler) running(principal string, id call.ID) bool {
+	_, err := h.opt.Engine.Lookup(principal, id)
+	return err == nil
+}
+
+// cancelLater cancels a modern call whose agent is gone, after its grace. A
+// call that has ended by then is left alone.
+func (h *Handler) cancelLater(principal string, id call.ID, grace time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stopped {
+		return
+	}
+	var t *time.Timer
+	t = time.AfterFunc(grace, func() {
+		h.mu.Lock()
+		_, due := h.grace[t]
+		delete(h.grace, t)
+		h.mu.Unlock()
+		if due {
+			// An error says that the call has ended, which is as good.
+			_ = h.opt.Engine.Tell(principal, id, call.End{
+				By:   "disconnect",
+				Text: "The agent's connection was lost, and on_disconnect says to stop the call then.",
+			})
+		}
+	})
+	h.grace[t] = struct{}{}
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{h: h, r: r, set: h.opt.Settings()}
+	x.out.init(w, r, x.set.WriteTimeout)
+	x.q.Start, x.q.Method = x.out.start, r.Method
+	defer x.done()
+	if !x.guard() {
+		return
+	}
+	switch r.Method {
+	case http.MethodPost:
+		if a := x.post(); a != nil {
+			a.run() // with nothing of the request left on the stack: a call may be parked here for hours
+		}
+	case http.MethodGet:
+		x.get()
+	case http.MethodDelete:
+		x.delete()
+	default:
+		x.notAllowed("Use POST.")
+	}
+}
+
+// endpoint is the server that a path names; "" stands for all.
+func (h *Handler) endpoint(path string) (server string, ok bool) {
+	rest, ok := strings.CutPrefix(path, "/mcp")
+	if !ok {
+		return "", false
+	}
+	rest = strings.TrimSuffix(rest, "/")
+	if rest == "" {
+		return "", true
+	}
+	server, ok = strings.CutPrefix(rest, "/")
+	return server, ok && slices.Contains(h.opt.Catalog.Servers(), server)
+}

@@ -1,0 +1,277 @@
+package downstream
+
+import (
+	"bytes"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+// streamComment is the silence on a session's stream before a comment (R-52).
+const streamComment = 15 * time.Second
+
+// serveLegacy serves a message of the revisions with sessions, up to 2025-11-25.
+func (x *exchange) serveLegacy(m *mcp.Message) *attachment {
+	id := m.ID.Of(m.Raw)
+	if m.Method == mcp.MethodInitialize {
+		x.initialize(m)
+		return nil
+	}
+	s := x.session(id)
+	if s == nil {
+		return nil
+	}
+	defer func() {
+		if s != nil {
+			s.done()
+		}
+	}()
+	switch m.Kind {
+	case mcp.Notification:
+		if m.Method == mcp.MethodCancelled {
+			x.cancelled(s, m)
+		}
+		x.accepted()
+		return nil
+	case mcp.Response: // longcall has asked nothing
+		x.accepted()
+		return nil
+	}
+	if m.Method != mcp.MethodToolsCall {
+		x.observe()
+		x.reply(x.answerLegacy(s, m))
+		return nil
+	}
+	a, answer := x.legacyCall(m, s)
+	if a == nil {
+		x.reply(answer)
+		return nil
+	}
+	s = nil // in use until the attachment ends
+	return a
+}
+
+// answerLegacy answers a request that is not a tools/call. Whatever is wrong
+// with it is said with status 200 (R-14).
+func (x *exchange) answerLegacy(s *session, m *mcp.Message) []byte {
+	id := m.ID.Of(m.Raw)
+	switch m.Method {
+	case mcp.MethodPing:
+		return mcp.ResultResponse(id, []byte("{}"))
+	case mcp.MethodToolsList:
+		s.noteList()
+		return x.listTools(m, s.id)
+	}
+	return mcp.ErrorResponse(id, mcp.CodeMethodNotFound, "Method not found: "+oneLine(m.Method, 100), nil)
+}
+
+// legacyCall starts a tools/call, or answers what is wrong with it.
+func (x *exchange) legacyCall(m *mcp.Message, s *session) (*attachment, []byte) {
+	id := m.ID.Of(m.Raw)
+	if wrong := badCall(m); wrong != "" {
+		return nil, mcp.ErrorResponse(id, mcp.CodeInvalidParams, wrong, nil)
+	}
+	t, ok := x.resolve(m, s.id)
+	if !ok {
+		return nil, unknownTool(id, t.public)
+	}
+	return x.startCall(m, t, s)
+}
+
+// initialize opens a session. It never waits for a tool server (A3).
+func (x *exchange) initialize(m *mcp.Message) {
+	id := m.ID.Of(m.Raw)
+	if m.Kind != mcp.Request {
+		x.fail(http.StatusBadRequest, nil, mcp.CodeInvalidRequest, "initialize must be a request with an id.", nil)
+		return
+	}
+	asked, ok := mcp.String(m.Version.Of(m.Raw))
+	if !ok {
+		x.fail(http.StatusBadRequest, id, mcp.CodeInvalidParams, "initialize needs params.protocolVersion, a string.", nil)
+		return
+	}
+	x.version = mcp.LatestLegacy
+	if slices.Contains(mcp.LegacyVersions, asked) {
+		x.version = asked
+	}
+	x.q.Era = x.version
+	s, ok := x.h.sessions.open(x.q.Principal, x.server, x.version, clientName(m.ClientInfo.Of(m.Raw)))
+	if !ok {
+		x.out.w.Header().Set("Retry-After", "60")
+		x.fail(http.StatusTooManyRequests, id, mcp.CodeInternal, "Too many sessions are busy. Try again later.", nil)
+		return
+	}
+	x.q.Session = s.id
+	x.observe()
+	x.out.w.Header().Set(mcp.HeaderSession, s.id)
+	b := []byte(`{"protocolVersion":`)
+	b = append(b, mcp.Quote(x.version)...)
+	b = append(b, `,"capabilities":{"tools":{"listChanged":true}},"serverInfo":`...)
+	b = append(b, x.h.info...)
+	if t := x.h.opt.Info.Instructions; t != "" {
+		b = append(b, `,"instructions":`...)
+		b = append(b, mcp.Quote(t)...)
+	}
+	x.result(id, append(b, '}'))
+}
+
+// session finds the session of a request that is not initialize, and holds it
+// in use; nil means that the request was answered. An id of another principal or
+// endpoint looks unknown. A missing version header is no error (A5), one that
+// differs from the session's is (R-59).
+func (x *exchange) session(id []byte) *session {
+	name, present, ok := only(x.r.Header, mcp.HeaderSession)
+	if !present || !ok || name == "" {
+		x.fail(http.StatusBadRequest, id, mcp.CodeInvalidRequest, "There is no session: send initialize first, then its Mcp-Session-Id header with every request. A client of "+mcp.LatestModern+" puts "+mcp.MetaKeyVersion+" into params._meta instead.", nil)
+		return nil
+	}
+	s := x.h.sessions.use(name, x.q.Principal, x.server)
+	if s == nil {
+		x.fail(http.StatusNotFound, id, mcp.CodeInvalidRequest, "This session is not known any more. Send initialize, without a session id, for a new one.", nil)
+		return nil
+	}
+	x.version, x.q.Era, x.q.Session = s.version, s.version, s.id
+	if v, present, ok := only(x.r.Header, mcp.HeaderVersion); !ok || present && v != s.version {
+		s.done()
+		x.fail(http.StatusBadRequest, id, mcp.CodeInvalidRequest, "Mcp-Protocol-Version must be "+s.version+", which this session negotiated.", nil)
+		return nil
+	}
+	return s
+}
+
+// cancelled passes a cancel on to the call that it names. One that is unknown,
+// finished or malformed is ignored (A1).
+func (x *exchange) cancelled(s *session, m *mcp.Message) {
+	raw := m.RequestID.Of(m.Raw)
+	if raw == nil {
+		return
+	}
+	end := call.End{By: "agent", Text: "The agent cancelled the call."}
+	if reason, ok := mcp.String(m.Reason.Of(m.Raw)); ok && reason != "" {
+		end.Text = "The agent cancelled the call: " + oneLine(reason, 200)
+	}
+	if id, ok := s.cancel(idKey(raw), end); ok {
+		// An error says that the call has ended: the cancel came too late.
+		_ = x.h.opt.Engine.Tell(s.principal, id, end)
+	}
+}
+
+// get serves the session's stream: it carries what concerns no call. The newest
+// one of a session takes over.
+func (x *exchange) get() {
+	v, _, _ := only(x.r.Header, mcp.HeaderVersion)
+	_, hasSession := x.r.Header[mcp.HeaderSession]
+	_, resumes := x.r.Header[mcp.HeaderLastEvent]
+	switch {
+	case mcp.Modern(v), !hasSession && !resumes:
+		x.notAllowed("There is no stream to GET here. POST a request; its answer is a stream of its own.")
+		return
+	case !hasSession:
+		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "Last-Event-ID needs the Mcp-Session-Id of its stream.")
+		return
+	}
+	s := x.session(nil)
+	if s == nil {
+		return
+	}
+	defer s.done()
+	if resumes {
+		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "There is nothing to resume: longcall gave no event of this session an id. The call goes on; its stream cannot be joined.")
+		return
+	}
+	kick := s.takeStream()
+	defer s.endStream(kick)
+	x.observe()
+	out := &x.out
+	streamHead(out.w.Header())
+	out.head(http.StatusOK)
+	out.write(commentOpen)
+	tick := time.NewTicker(streamComment)
+	defer tick.Stop()
+	for told := false; ; told = false {
+		if !out.flush() {
+			if told {
+				s.noteChange() // for the next stream to tell
+			}
+			return
+		}
+		for wrote := false; !wrote; {
+			select {
+			case <-s.wake:
+			case <-tick.C:
+				out.write(commentBeat)
+				x.q.Beats++
+				wrote = true
+			case <-kick:
+				return
+			case <-x.h.stopping:
+				return
+			case <-x.r.Context().Done():
+				return
+			}
+			if s.takeChange() {
+				out.write(toolsChanged)
+				x.q.Events++
+				wrote, told = true, true
+			}
+		}
+	}
+}
+
+var toolsChanged = []byte("event: message\ndata: " + `{"jsonrpc":"2.0","method":"` + mcp.MethodToolsChanged + `"}` + "\n\n")
+
+// delete ends a session, at once (A4). Its running calls go on: DELETE says that
+// the agent leaves, not that it wants its work undone.
+func (x *exchange) delete() {
+	v, _, _ := only(x.r.Header, mcp.HeaderVersion)
+	if _, ok := x.r.Header[mcp.HeaderSession]; !ok || mcp.Modern(v) {
+		x.notAllowed("DELETE ends a session, named by Mcp-Session-Id.")
+		return
+	}
+	s := x.session(nil)
+	if s == nil {
+		return
+	}
+	x.observe()
+	x.h.sessions.drop(s)
+	s.done()
+	x.out.head(http.StatusNoContent)
+	x.out.flush()
+}
+
+// clientName makes one short line of a clientInfo, for people.
+func clientName(info []byte) string {
+	name, _ := text(info, "name")
+	if v, ok := text(info, "version"); ok {
+		name += "/" + v
+	}
+	return oneLine(name, 100)
+}
+
+// text is a string member of an object.
+func text(obj []byte, name string) (string, bool) {
+	f := find(obj, 0, name)
+	if !f.ok() {
+		return "", false
+	}
+	return mcp.String(obj[f.val:f.end])
+}
+
+// oneLine makes s fit for a log line or a table: no control characters, and at
+// most n bytes.
+func oneLine(s string, n int) string {
+	s = strings.ToValidUTF8(strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' {
+			return ' '
+		}
+		return r
+	}, s[:min(len(s), n)]), "")
+	return strings.TrimSpace(s)
+}
+
+// isObject says whether a raw value is a JSON object.
+func isObject(raw []byte) bool { return bytes.HasPrefix(raw, []byte("{")) }

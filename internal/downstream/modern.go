@@ -1,0 +1,147 @@
+package downstream
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+// listTTL is how long a modern agent may keep a complete list, in milliseconds.
+const listTTL = "60000"
+
+// claimsModern decides the era of a message (SPEC §5.3): what _meta says counts,
+// then the header. initialize without such a claim is legacy whatever its
+// header says, and an agent of a legacy session may name its revision in _meta.
+func (x *exchange) claimsModern(m *mcp.Message) bool {
+	header, _, _ := only(x.r.Header, mcp.HeaderVersion)
+	if m.MetaVersion.Ok() {
+		_, session := x.r.Header[mcp.HeaderSession]
+		v, ok := mcp.String(m.MetaVersion.Of(m.Raw))
+		return !(ok && session && slices.Contains(mcp.LegacyVersions, v) && !mcp.Modern(header))
+	}
+	return mcp.Modern(header) && m.Method != mcp.MethodInitialize
+}
+
+// serveModern serves a message of 2026-07-28 and later: no session, everything
+// about the request in the request. The order of the checks is SPEC §8.1 A4's.
+func (x *exchange) serveModern(m *mcp.Message) *attachment {
+	id := m.ID.Of(m.Raw)
+	x.modern, x.version = true, mcp.LatestModern
+	x.q.Era = x.version
+	switch m.Kind {
+	case mcp.Notification: // also notifications/cancelled: here a request is cancelled by closing its stream (A7)
+		x.accepted()
+		return nil
+	case mcp.Response:
+		x.fail(http.StatusBadRequest, nil, mcp.CodeInvalidRequest, "A response must not be sent: longcall asks nothing in this revision.", nil)
+		return nil
+	}
+	version, ok := mcp.String(m.MetaVersion.Of(m.Raw))
+	if !ok || !isObject(m.MetaCapabilities.Of(m.Raw)) {
+		x.fail(http.StatusBadRequest, id, mcp.CodeInvalidParams, "params._meta must hold "+mcp.MetaKeyVersion+", a string, and "+mcp.MetaKeyCapabilities+", an object.", nil)
+		return nil
+	}
+	if v, present, ok := only(x.r.Header, mcp.HeaderVersion); !present || !ok || v != version {
+		x.mismatch(id, "The Mcp-Protocol-Version header must be there once and equal "+mcp.MetaKeyVersion+" in params._meta.")
+		return nil
+	}
+	if !slices.Contains(mcp.ModernVersions, version) {
+		data := append([]byte(`{"supported":`), versions(mcp.ModernVersions, mcp.LegacyVersions)...)
+		data = append(append(data, `,"requested":`...), mcp.Quote(version)...)
+		x.fail(http.StatusBadRequest, id, mcp.CodeUnsupportedVersion, "This protocol version is not served here.", append(data, '}'))
+		return nil
+	}
+	x.version, x.q.Era = version, version
+	switch m.Method {
+	case mcp.MethodDiscover, mcp.MethodToolsList, mcp.MethodToolsCall:
+	default:
+		x.fail(http.StatusNotFound, id, mcp.CodeMethodNotFound, "Method not found: "+oneLine(m.Method, 100), nil)
+		return nil
+	}
+	if m.Method == mcp.MethodToolsCall {
+		if text := badCall(m); text != "" {
+			x.fail(http.StatusOK, id, mcp.CodeInvalidParams, text, nil)
+			return nil
+		}
+	}
+	if v, present, ok := only(x.r.Header, mcp.HeaderMethod); !present || !ok || v != m.Method {
+		x.mismatch(id, "The Mcp-Method header must be there once and equal the request's method.")
+		return nil
+	}
+	switch m.Method {
+	case mcp.MethodDiscover:
+		x.observe()
+		x.result(id, x.discover())
+	case mcp.MethodToolsList:
+		x.observe()
+		x.reply(x.listTools(m, ""))
+	case mcp.MethodToolsCall:
+		name, _ := mcp.String(m.Name.Of(m.Raw))
+		v, present, ok := only(x.r.Header, mcp.HeaderName)
+		if ok && present {
+			v, ok = mcp.DecodeHeader(v)
+		}
+		if !present || !ok || v != name {
+			x.mismatch(id, "The Mcp-Name header must be there once and equal params.name.")
+			return nil
+		}
+		t, ok := x.resolve(m, "")
+		if !ok {
+			x.reply(unknownTool(id, t.public))
+			return nil
+		}
+		if wrong := x.paramHeaders(m, t); wrong != "" {
+			x.mismatch(id, wrong)
+			return nil
+		}
+		a, answer := x.startCall(m, t, nil)
+		if a == nil {
+			x.reply(answer)
+		}
+		return a
+	}
+	return nil
+}
+
+func (x *exchange) mismatch(id []byte, text string) {
+	x.fail(http.StatusBadRequest, id, mcp.CodeHeaderMismatch, text, nil)
+}
+
+// discover says what longcall serves. It never waits for a tool server (A3).
+func (x *exchange) discover() []byte {
+	b := []byte(`{"resultType":"complete","supportedVersions":`)
+	b = append(b, versions(mcp.ModernVersions)...)
+	b = append(b, `,"capabilities":{"tools":{}}`...)
+	if t := x.h.opt.Info.Instructions; t != "" {
+		b = append(b, `,"instructions":`...)
+		b = append(b, mcp.Quote(t)...)
+	}
+	b = append(b, `,"ttlMs":`+listTTL+`,"cacheScope":"private",`...)
+	return append(append(b, x.h.metaInfo()...), '}')
+}
+
+// metaInfo is the _meta of our own results.
+func (h *Handler) metaInfo() []byte {
+	b := []byte(`"_meta":{"` + mcp.MetaKeyServerInfo + `":`)
+	return append(append(b, h.info...), '}')
+}
+
+func serverInfo(i ServerInfo) []byte {
+	b := append([]byte(`{"name":`), mcp.Quote(i.Name)...)
+	b = append(append(b, `,"version":`...), mcp.Quote(i.Version)...)
+	return append(b, '}')
+}
+
+func versions(lists ...[]string) []byte {
+	b := []byte{'['}
+	for _, l := range lists {
+		for _, v := range l {
+			if len(b) > 1 {
+				b = append(b, ',')
+			}
+			b = append(b, mcp.Quote(v)...)
+		}
+	}
+	return append(b, ']')
+}

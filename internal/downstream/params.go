@@ -1,0 +1,136 @@
+package downstream
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+const (
+	paramPrefix = "Mcp-Param-"
+	paramKey    = "x-mcp-header"
+	// paramWait bounds how long a call waits for a list that nobody has seen:
+	// what was never shown was not annotated for this agent either.
+	paramWait = 100 * time.Millisecond
+	maxDepth  = 32 // of properties
+)
+
+// param is an argument that a modern client mirrors into a header.
+type param struct {
+	header  string // canonical, with prefix
+	path    []string
+	numeric bool
+}
+
+// paramIndex holds the annotations of one list, which it is compared with by
+// identity: the catalog gives the same slice as long as nothing has changed.
+type paramIndex struct {
+	first *mcp.Tool
+	n     int
+	tools map[string][]param // only tools with annotations
+}
+
+// paramHeaders checks the Mcp-Param headers of a call against its arguments,
+// as the tool's schema says (SPEC §1.3); it returns what is wrong. Headers that
+// the schema does not know are ignored.
+func (x *exchange) paramHeaders(m *mcp.Message, t target) string {
+	ctx, cancel := context.WithTimeout(x.r.Context(), paramWait)
+	defer cancel()
+	tools, _, _ := x.h.opt.Catalog.Tools(ctx, x.q.Principal, "", t.server)
+	if len(tools) == 0 {
+		return ""
+	}
+	ix, _ := x.h.params.Load(t.server)
+	index, _ := ix.(*paramIndex)
+	if index == nil || index.first != &tools[0] || index.n != len(tools) {
+		index = newParamIndex(tools)
+		x.h.params.Store(t.server, index)
+	}
+	for _, p := range index.tools[t.tool] {
+		if !p.matches(x.r.Header, m.Arguments.Of(m.Raw)) {
+			return "The " + p.header + " header must be there once and equal the argument that it mirrors."
+		}
+	}
+	return ""
+}
+
+func newParamIndex(tools []mcp.Tool) *paramIndex {
+	ix := &paramIndex{first: &tools[0], n: len(tools), tools: map[string][]param{}}
+	for _, t := range tools {
+		if !bytes.Contains(t.Raw, []byte(paramKey)) {
+			continue
+		}
+		if schema := find(t.Raw, 0, "inputSchema"); schema.ok() {
+			if ps := schemaParams(nil, t.Raw[schema.val:], nil); len(ps) > 0 {
+				ix.tools[t.Name] = ps
+			}
+		}
+	}
+	return ix
+}
+
+// schemaParams collects annotations that are reachable through properties only.
+func schemaParams(ps []param, schema []byte, path []string) []param {
+	props := find(schema, 0, "properties")
+	if !props.ok() || len(path) >= maxDepth {
+		return ps
+	}
+	obj := schema[props.val:]
+	members, err := mcp.Members(obj[:skipValue(obj, 0)])
+	if err != nil {
+		return ps
+	}
+	for _, p := range members {
+		here := append(path[:len(path):len(path)], p.Name)
+		kind, _ := text(p.Value, "type")
+		if name, ok := text(p.Value, paramKey); ok && isToken(name) {
+			switch kind {
+			case "string", "boolean":
+				ps = append(ps, param{header: http.CanonicalHeaderKey(paramPrefix + name), path: here})
+			case "integer":
+				ps = append(ps, param{header: http.CanonicalHeaderKey(paramPrefix + name), path: here, numeric: true})
+			}
+		}
+		ps = schemaParams(ps, p.Value, here)
+	}
+	return ps
+}
+
+// matches says whether header and argument agree; an argument that is absent or
+// null has no header.
+func (p *param) matches(h http.Header, args []byte) bool {
+	raw := args
+	for _, name := range p.path {
+		f := find(raw, 0, name)
+		if !f.ok() {
+			raw = nil
+			break
+		}
+		raw = raw[f.val:f.end]
+	}
+	v, present, ok := only(h, p.header)
+	if raw == nil || string(raw) == "null" {
+		return !present
+	}
+	if !present || !ok {
+		return false
+	}
+	if v, ok = mcp.DecodeHeader(v); !ok {
+		return false
+	}
+	if s, isString := mcp.String(raw); isString {
+		return v == s
+	}
+	if p.numeric {
+		a, errA := strconv.ParseFloat(string(raw), 64)
+		b, errB := strconv.ParseFloat(strings.TrimSpace(v), 64)
+		return errA == nil && errB == nil && a == b && !math.IsInf(a, 0)
+	}
+	return v == string(raw)
+}

@@ -1,0 +1,128 @@
+package downstream
+
+import (
+	"bytes"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+var (
+	complete  = []byte(`"resultType":"complete"`)
+	completeC = []byte(`"resultType":"complete",`)
+	invalid   = []byte("-32602")
+)
+
+// convert is what has to be cut in a response of the tool server so that an
+// agent of the era may see it (SPEC §7.6): nothing, in most cases. The rest of
+// the message stays byte for byte.
+func convert(body []byte, modern bool, cuts []cut) []cut {
+	has := bytes.Contains(body, []byte(`"resultType"`))
+	if !modern {
+		if has {
+			if result := find(body, 0, "result"); result.ok() {
+				if f := find(body, result.val, "resultType"); f.ok() {
+					from, to := without(body, f)
+					cuts = append(cuts, cut{from: from, to: to})
+				}
+			}
+		}
+		return cuts
+	}
+	if result := find(body, 0, "result"); result.ok() {
+		if body[result.val] != '{' || has && find(body, result.val, "resultType").ok() {
+			return cuts
+		}
+		at, with := result.val+1, completeC
+		if i := space(body, at); i < len(body) && body[i] == '}' {
+			with = complete
+		}
+		return append(cuts, cut{at, at, with})
+	}
+	if bytes.Contains(body, []byte("-32002")) { // resource not found, up to 2025-11-25
+		if e := find(body, 0, "error"); e.ok() {
+			if c := find(body, e.val, "code"); c.ok() && string(body[c.val:c.end]) == "-32002" {
+				cuts = append(cuts, cut{c.val, c.end, invalid})
+			}
+		}
+	}
+	return cuts
+}
+
+// ownWords is longcall's own answer to a tools/call: a tool result, because
+// hosts show protocol errors to nobody, that says in plain words what happened
+// and in _meta which outcome that was (DESIGN §1). It is never a success.
+func ownWords(id []byte, end *call.End, c call.ID, modern bool) []byte {
+	b := make([]byte, 0, 512+len(end.Text))
+	b = append(b, `{"jsonrpc":"2.0","id":`...)
+	b = append(b, id...)
+	b = append(b, `,"result":{`...)
+	if modern {
+		b = append(b, completeC...)
+	}
+	b = append(b, `"content":[{"type":"text","text":`...)
+	b = append(b, mcp.Quote(plainWords(end))...)
+	b = append(b, `}],"isError":true,"_meta":{"`+mcp.MetaKeyOutcome+`":{"outcome":`...)
+	b = append(b, mcp.Quote(string(end.Outcome))...)
+	if end.Limit != "" {
+		b = append(b, `,"limit":`...)
+		b = append(b, mcp.Quote(end.Limit)...)
+	}
+	if end.By != "" {
+		b = append(b, `,"by":`...)
+		b = append(b, mcp.Quote(end.By)...)
+	}
+	if c != "" {
+		b = append(b, `,"call":`...)
+		b = append(b, mcp.Quote(string(c))...)
+	}
+	return append(b, `}}}}`...)
+}
+
+func plainWords(end *call.End) string {
+	if end.Text != "" {
+		return end.Text
+	}
+	switch end.Outcome {
+	case call.Failed:
+		return "The call failed: the tool server could not be used. See longcall's log for the reason."
+	case call.Cancelled:
+		return "The call was cancelled by " + end.By + ". What the tool had done by then may have taken effect: check before you call it again."
+	case call.TimedOut:
+		return "The call was stopped at a time limit of longcall. What the tool had done by then may have taken effect: check before you call it again."
+	case call.Denied:
+		return "The call was not allowed. Nothing was sent to the tool server."
+	}
+	return "Outcome unknown: longcall lost the call. It may have taken effect: check before you call it again."
+}
+
+// levels of notifications/message, by severity.
+var levels = [...]string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+
+// level is the rank of a level's name, from 0; ok is false if there is none.
+func level(name string) (rank int, ok bool) {
+	for i, l := range levels {
+		if l == name {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// logRank finds the level of a notifications/message; ok is false if body is
+// another notification, which nobody asked for.
+func logRank(body []byte) (rank int, ok bool) {
+	m := find(body, 0, "method")
+	if !m.ok() || string(body[m.val:m.end]) != `"`+mcp.MethodMessage+`"` {
+		return 0, false
+	}
+	p := find(body, 0, "params")
+	if !p.ok() {
+		return 0, false
+	}
+	l := find(body, p.val, "level")
+	if !l.ok() || body[l.val] != '"' {
+		return 0, false
+	}
+	return level(string(body[l.val+1 : l.end-1]))
+}

@@ -1,0 +1,286 @@
+package downstream
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"sync"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+const (
+	maxSessions = 10_000
+	maxIdle     = 24 * time.Hour // without traffic (R-57)
+	sweepCalls  = 64             // entries of ended calls that a session may hold before it looks
+)
+
+// session is one legacy agent's. Its id opens nothing by itself: principal and
+// endpoint are compared at every use (SPEC §6.4).
+type session struct {
+	id        string
+	principal string
+	server    string // of the endpoint; "" for all
+	version   string // negotiated
+	client    string // name and version, as it says
+
+	mu      sync.Mutex
+	used    time.Time
+	posts   int                // requests being served
+	calls   map[string]*inCall // by request id with its JSON type
+	sweepAt int                // size of calls at which ended ones are looked for
+	stream  chan struct{}      // closed to end the GET stream; nil if there is none
+	wake    chan struct{}      // tells the GET stream to look
+	listed  bool               // has read a tools/list, so that a change concerns it
+	changed bool               // since then
+}
+
+// inCall is a tools/call of the session. It holds the call's id only: an ended
+// call's events must not stay in memory because nobody looked.
+type inCall struct {
+	id     call.ID   // empty while it is being started
+	cancel *call.End // asked for while it was being started
+}
+
+// sessions is the bounded set of all sessions. When it is full the one that is
+// idle longest goes, but none with a stream or a running call.
+type sessions struct {
+	running func(principal string, id call.ID) bool
+
+	mu sync.Mutex // taken before a session's own
+	m  map[string]*session
+}
+
+func newSessions(running func(string, call.ID) bool) *sessions {
+	return &sessions{running: running, m: map[string]*session{}}
+}
+
+var sessionIDs = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// open makes a session; ok is false if there are too many busy ones.
+func (ss *sessions) open(principal, server, version, client string) (s *session, ok bool) {
+	var b [16]byte
+	rand.Read(b[:])
+	s = &session{
+		id: "s_" + sessionIDs.EncodeToString(b[:]), principal: principal, server: server,
+		version: version, client: client, used: time.Now(), sweepAt: sweepCalls, wake: make(chan struct{}, 1),
+	}
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if len(ss.m) >= maxSessions && !ss.evict() {
+		return nil, false
+	}
+	ss.m[s.id] = s
+	return s, true
+}
+
+// evict drops the session that is idle longest, and all that are expired.
+func (ss *sessions) evict() bool {
+	var oldest *session
+	var since time.Time
+	before := len(ss.m)
+	for id, s := range ss.m {
+		used, busy := s.idle(ss.running)
+		switch {
+		case busy:
+		case time.Since(used) > maxIdle:
+			delete(ss.m, id)
+		case oldest == nil || used.Before(since):
+			oldest, since = s, used
+		}
+	}
+	if len(ss.m) == before && oldest != nil {
+		delete(ss.m, oldest.id)
+	}
+	return len(ss.m) < before
+}
+
+// use finds a session of the principal and endpoint, and counts a request that
+// it serves until done. A foreign id looks unknown.
+func (ss *sessions) use(id, principal, server string) *session {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	s := ss.m[id]
+	if s == nil || s.principal != principal || s.server != server {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if s.posts == 0 && s.stream == nil && now.Sub(s.used) > maxIdle && !s.anyCall(ss.running) {
+		delete(ss.m, id)
+		return nil
+	}
+	s.used = now
+	s.posts++
+	return s
+}
+
+// drop forgets a session and ends its stream. Its running calls go on.
+func (ss *sessions) drop(s *session) {
+	ss.mu.Lock()
+	delete(ss.m, s.id)
+	ss.mu.Unlock()
+	s.endStream(nil)
+}
+
+func (ss *sessions) clear() {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	clear(ss.m)
+}
+
+// changed notes that a server's list of tools has changed.
+func (ss *sessions) changed(server string) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, s := range ss.m {
+		if s.server == "" || s.server == server {
+			s.noteChange()
+		}
+	}
+}
+
+// done ends a use.
+func (s *session) done() {
+	s.mu.Lock()
+	s.used = time.Now()
+	s.posts--
+	s.mu.Unlock()
+}
+
+// idle says since when the session has been unused, and whether it is in use now.
+func (s *session) idle(running func(string, call.ID) bool) (used time.Time, busy bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used, s.posts > 0 || s.stream != nil || s.anyCall(running)
+}
+
+// anyCall forgets ended calls and says whether one is left; s.mu is held.
+func (s *session) anyCall(running func(string, call.ID) bool) bool {
+	for k, c := range s.calls {
+		if c.id != "" && !running(s.principal, c.id) {
+			delete(s.calls, k)
+		}
+	}
+	return len(s.calls) > 0
+}
+
+// begin notes a tools/call before it starts, so that a cancel that comes
+// meanwhile finds it.
+func (s *session) begin(key string, running func(string, call.ID) bool) *inCall {
+	c := &inCall{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls == nil {
+		s.calls = map[string]*inCall{}
+	}
+	if len(s.calls) >= s.sweepAt {
+		s.anyCall(running)
+		s.sweepAt = max(sweepCalls, 2*len(s.calls))
+	}
+	s.calls[key] = c
+	return c
+}
+
+// started gives the call its id, and returns a cancel that came before.
+func (s *session) started(c *inCall, id call.ID) *call.End {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.id = id
+	return c.cancel
+}
+
+// detach ends the attachment of the request to its call. With running, the call
+// may go on and can still be cancelled by its request's id.
+func (s *session) detach(key string, c *inCall, running bool) {
+	if running {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls[key] == c { // and not a later one, of a client that uses an id twice
+		delete(s.calls, key)
+	}
+}
+
+// cancel finds the call to cancel; an id that is unknown, or whose call is still
+// being started, gives none.
+func (s *session) cancel(key string, end call.End) (id call.ID, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.calls[key]
+	switch {
+	case c == nil:
+		return "", false
+	case c.id == "":
+		c.cancel = &end
+		return "", false
+	}
+	return c.id, true
+}
+
+// takeStream makes the caller the session's stream, ending the one before.
+func (s *session) takeStream() (kick chan struct{}) {
+	kick = make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stream != nil {
+		close(s.stream)
+	}
+	s.stream = kick
+	return kick
+}
+
+// endStream ends the session's stream if it is kick, or any if kick is nil.
+func (s *session) endStream(kick chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stream == nil || kick != nil && s.stream != kick {
+		return
+	}
+	close(s.stream)
+	s.stream = nil
+}
+
+func (s *session) noteChange() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.listed {
+		return
+	}
+	s.changed = true
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// noteList says that the client reads the list now: changes before do not
+// concern it any more.
+func (s *session) noteList() {
+	s.mu.Lock()
+	s.listed, s.changed = true, false
+	s.mu.Unlock()
+}
+
+// takeChange says whether the client has to be told of a change, once.
+func (s *session) takeChange() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.changed
+	s.changed = false
+	return c
+}
+
+// idKey makes ids comparable: 1 and "1" are two, and however a string is
+// escaped it is one.
+func idKey(raw []byte) string {
+	if len(raw) > 0 && raw[0] == '"' {
+		if s, ok := mcp.String(raw); ok {
+			return `"` + s
+		}
+	}
+	return string(raw)
+}
