@@ -1,0 +1,234 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+// call carries one call. ok is false if the process ended before anything left
+// for it: then the call may be sent to the next one.
+func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a call.Answer, ok bool) {
+	p := w.expect(x)
+	defer w.forget(p)
+	message, err := outgoingCall(x.Spec.Request, x.Spec.Tool, p.id, p.token, w.modern, x.Spec.Traceparent)
+	if err != nil {
+		return failed("Not started: the request cannot be passed on: %v. Nothing was sent.", err), true
+	}
+	if err := w.out.put(p.id, message, x.Dispatched); err != nil {
+		if errors.Is(err, errOver) {
+			return a, false
+		}
+		return failed("Not started: %v. Nothing was sent. If this goes on, the tool server %q hangs: restart it.", err, w.name), true
+	}
+	for _, limit := range []time.Duration{x.Limits.FirstByte, x.Limits.Idle} {
+		if limit > 0 {
+			every = min(every, limit/3) // a server gets the chance to answer before it counts as silent
+		}
+	}
+	t := &clock{w: w, p: p, limits: x.Limits, every: every, sent: w.since()}
+	timer := time.NewTimer(t.next())
+	defer timer.Stop()
+	for {
+		select {
+		case <-p.wake:
+			r, stop := p.got()
+			if r != nil {
+				return w.answer(x, r), true
+			}
+			return w.stopped(p, stop), true
+		case <-w.ended:
+			if r, _ := p.got(); r != nil {
+				return w.answer(x, r), true
+			}
+			a := interrupted("%s while the call ran. longcall starts it again at its next use.", w.cause)
+			a.Text += w.tail
+			return a, true
+		case <-ctx.Done():
+			return w.cancelled(ctx, x, p), true
+		case <-timer.C:
+			if limit := t.hit(); limit != "" {
+				if r, _ := p.got(); r != nil {
+					return w.answer(x, r), true
+				}
+				return w.overdue(p, limit, x.Limits), true
+			}
+			timer.Reset(t.next())
+		}
+	}
+}
+
+// answer makes the call's end out of the response.
+func (w *wire) answer(x *call.Exec, r *response) call.Answer {
+	switch {
+	case r.tooLarge:
+		return tooLarge(w.limit)
+	case r.trouble != "":
+		return failed("The tool server %q ended the call, but %s. The tool did run.", w.name, r.trouble)
+	case x.Limits.Message > 0 && int64(len(r.body)) > x.Limits.Message:
+		return tooLarge(x.Limits.Message)
+	}
+	if err := x.Count(int64(len(r.body))); err != nil {
+		var cause *call.Cause
+		if errors.As(err, &cause) {
+			return call.Answer{End: cause.End}
+		}
+	}
+	a := call.Answer{Body: r.body, Hole: r.hole}
+	if r.failed {
+		a.Outcome, a.Code = call.Failed, r.code
+	} else {
+		a.Outcome, a.ToolError = call.Completed, r.toolError
+	}
+	return a
+}
+
+// tellCancel tells the server to stop the request. It is false if the
+// request had not left yet and was taken back.
+func (w *wire) tellCancel(p *waiter, reason string) bool {
+	if w.out.takeBack(p.id) {
+		return false
+	}
+	w.out.put("", outgoingCancel(p.id, reason), nil)
+	return true
+}
+
+// stopped ends a call whose record takes no more.
+func (w *wire) stopped(p *waiter, err error) call.Answer {
+	w.tellCancel(p, "a limit of longcall was reached")
+	var cause *call.Cause
+	if errors.As(err, &cause) {
+		return call.Answer{End: cause.End}
+	}
+	return interrupted("longcall could not record what came: %v.", err)
+}
+
+// overdue ends a call that hit a time limit.
+func (w *wire) overdue(p *waiter, limit string, l call.Limits) call.Answer {
+	after, what := l.Idle, "no progress, no message and no answer to a ping"
+	if limit == "first_byte" {
+		after, what = l.FirstByte, "no answer, no progress and no answer to a ping"
+	}
+	if !w.tellCancel(p, "limits."+limit+" of longcall was reached") {
+		return timedOut(limit, after, fmt.Sprintf("the tool server %q does not read its input, so the request never left and had no effect", w.name))
+	}
+	return timedOut(limit, after, fmt.Sprintf(
+		"%s came from the tool server %q; it was told to cancel, but the call may have taken effect, so check before you call it again; a tool that works this long in silence needs a higher limit", what, w.name))
+}
+
+// cancelled passes the cancel on at once and waits shortly for a late answer.
+// An error that comes now only confirms the cancel: it is for the record, and
+// not what the call ends with.
+func (w *wire) cancelled(ctx context.Context, x *call.Exec, p *waiter) call.Answer {
+	if r, _ := p.got(); r != nil {
+		return w.answer(x, r)
+	}
+	reason, asked := "longcall ended the call", false
+	var cause *call.Cause
+	if errors.As(context.Cause(ctx), &cause) {
+		asked = cause.End.Outcome == call.Cancelled
+		switch {
+		case asked && cause.End.By != "":
+			reason = "cancelled by " + cause.End.By
+		case cause.End.Limit != "":
+			reason = "limits." + cause.End.Limit + " of longcall was reached"
+		}
+	}
+	if !w.tellCancel(p, reason) {
+		x.Note("The request had not left for the tool server, which does not read its input; it was taken back.")
+		return call.Answer{}
+	}
+	t := time.NewTimer(linger)
+	defer t.Stop()
+	for {
+		select {
+		case <-p.wake:
+			r, _ := p.got()
+			if r == nil {
+				continue
+			}
+			if a := w.answer(x, r); a.Body != nil && (asked || a.Outcome == call.Completed) {
+				return a
+			}
+		case <-w.ended:
+		case <-t.C:
+		}
+		return call.Answer{}
+	}
+}
+
+// clock watches one call's silence.
+type clock struct {
+	w      *wire
+	p      *waiter
+	limits call.Limits
+	every  time.Duration // of pings; 0 means none
+	sent   int64
+}
+
+// sign is when the server last showed life to this call: by a message for it
+// or by an answered ping. A pipe has no headers to show that a request has
+// arrived, so an answered ping counts as a first byte, too.
+func (c *clock) sign() int64 { return max(c.sent, c.p.last.Load(), c.w.ponged.Load()) }
+
+// hit is the name of the limit that was reached; if there is none, it pings a
+// silent server.
+func (c *clock) hit() string {
+	now, sign := c.w.since(), c.sign()
+	switch quiet := time.Duration(now - sign); {
+	case c.limits.FirstByte > 0 && sign == c.sent && quiet >= c.limits.FirstByte:
+		return "first_byte"
+	case c.limits.Idle > 0 && quiet >= c.limits.Idle:
+		return "idle"
+	case c.every > 0 && quiet >= c.every:
+		c.w.ping()
+	}
+	return ""
+}
+
+// next is how long nothing can have to be done.
+func (c *clock) next() time.Duration {
+	sign := c.sign()
+	quiet := time.Duration(c.w.since() - sign)
+	wait := time.Hour
+	if l := c.limits.FirstByte; l > 0 && sign == c.sent {
+		wait = min(wait, l-quiet)
+	}
+	if l := c.limits.Idle; l > 0 {
+		wait = min(wait, l-quiet)
+	}
+	if c.every > 0 {
+		if quiet < c.every {
+			wait = min(wait, c.every-quiet)
+		} else {
+			wait = min(wait, c.every)
+		}
+	}
+	return max(wait, time.Millisecond)
+}
+
+// ping asks the server for a sign of life, one question at a time: a server
+// that is busy finds one and not a hundred. The modern era has no ping.
+func (w *wire) ping() {
+	w.mu.Lock()
+	if w.pinged != "" {
+		w.mu.Unlock()
+		return
+	}
+	id := w.nameLocked()
+	w.pinged = id
+	w.mu.Unlock()
+	method := mcp.MethodPing
+	if w.modern {
+		method = mcp.MethodDiscover
+	}
+	if w.out.put("", outgoingRequest(id, method, nil, w.modern), nil) != nil {
+		w.mu.Lock()
+		w.pinged = ""
+		w.mu.Unlock()
+	}
+}
