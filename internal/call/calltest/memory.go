@@ -1,0 +1,277 @@
+package calltest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/longcall/longcall/internal/call"
+)
+
+var _ call.Log = (*Memory)(nil)
+
+// Memory is a Log that lives in memory, for tests: it can fail on demand, and
+// forget what would not have survived a crash.
+type Memory struct {
+	mu         sync.Mutex
+	fail       func(op string) error
+	calls      map[call.ID]*memoryCall
+	order      []call.ID
+	deliveries []call.Delivery
+	durable    int // deliveries that survive a crash
+}
+
+type memoryCall struct {
+	rec     call.Record
+	events  []call.Event
+	durable int // events that survive a crash
+}
+
+// NewMemory makes an empty log.
+func NewMemory() *Memory { return &Memory{calls: map[call.ID]*memoryCall{}} }
+
+// Fail sets a function that every method asks first, with its own name in
+// lower case ("create", "append", "finish", "deliver", "read", "get",
+// "running"). An error of it is what the method returns, and nothing is
+// stored. It is called without locks, so it may block: that is a slow log.
+// nil heals the log.
+func (m *Memory) Fail(f func(op string) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fail = f
+}
+
+// Crash forgets what a crash of the process could lose at its worst: every
+// event and delivery since the last Create, Finish, Read or Sync.
+func (m *Memory) Crash() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.calls {
+		clear(c.events[c.durable:])
+		c.events = c.events[:c.durable]
+	}
+	m.deliveries = m.deliveries[:m.durable]
+}
+
+// Sync makes all that was appended survive a crash, as the log's own delay
+// does after milliseconds.
+func (m *Memory) Sync() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.syncLocked()
+}
+
+func (m *Memory) syncLocked() {
+	for _, c := range m.calls {
+		c.durable = len(c.events)
+	}
+	m.durable = len(m.deliveries)
+}
+
+func (m *Memory) ask(ctx context.Context, op string) error {
+	m.mu.Lock()
+	fail := m.fail
+	m.mu.Unlock()
+	if fail != nil {
+		if err := fail(op); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// Create implements call.Log.
+func (m *Memory) Create(ctx context.Context, r *call.Record, events ...call.Event) error {
+	if err := m.ask(ctx, "create"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.calls[r.ID] != nil {
+		return fmt.Errorf("create call %s: there is such a call", r.ID)
+	}
+	for i, e := range events {
+		if e.Seq != uint64(i+1) {
+			return fmt.Errorf("create call %s: its event %d has seq %d", r.ID, i+1, e.Seq)
+		}
+	}
+	c := &memoryCall{rec: *r, events: slices.Clone(events)}
+	c.rec.Request, c.rec.Denied = nil, nil
+	c.rec.End, c.rec.Missing = call.End{}, 0
+	m.calls[r.ID] = c
+	m.order = append(m.order, r.ID)
+	if n := len(events); n > 0 && events[n-1].Kind == call.KindEnd {
+		c.end(r, events[n-1])
+	}
+	m.syncLocked()
+	return nil
+}
+
+func (c *memoryCall) end(r *call.Record, e call.Event) {
+	c.rec.End = r.End
+	if e.End != nil {
+		c.rec.End = *e.End
+	}
+	if c.rec.End.Outcome == call.Denied {
+		c.rec.Denied = new(c.rec.End)
+	}
+	c.rec.Ended, c.rec.Dispatched, c.rec.FirstByte = r.Ended, r.Dispatched, r.FirstByte
+	if c.rec.Ended.IsZero() {
+		c.rec.Ended = e.Time
+	}
+	c.rec.Seq, c.rec.Bytes = e.Seq, r.Bytes
+	c.rec.Missing = e.Seq - uint64(len(c.events))
+}
+
+// Append implements call.Log.
+func (m *Memory) Append(id call.ID, epoch uint64, e call.Event) error {
+	if err := m.ask(context.Background(), "append"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.calls[id]
+	if c == nil || c.rec.Epoch != epoch || c.rec.End.Outcome != call.Running {
+		return call.ErrNotRunning
+	}
+	if last := c.last(); e.Seq <= last {
+		return fmt.Errorf("append to call %s: seq %d follows %d", id, e.Seq, last)
+	}
+	c.events = append(c.events, e)
+	return nil
+}
+
+func (c *memoryCall) last() uint64 {
+	if n := len(c.events); n > 0 {
+		return c.events[n-1].Seq
+	}
+	return 0
+}
+
+// Finish implements call.Log.
+func (m *Memory) Finish(ctx context.Context, r *call.Record, e call.Event) error {
+	if err := m.ask(ctx, "finish"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.calls[r.ID]
+	if c == nil || c.rec.Epoch != r.Epoch || c.rec.End.Outcome != call.Running {
+		return call.ErrNotRunning
+	}
+	if last := c.last(); e.Seq <= last {
+		return fmt.Errorf("finish call %s: seq %d follows %d", r.ID, e.Seq, last)
+	}
+	c.events = append(c.events, e)
+	c.end(r, e)
+	m.syncLocked()
+	return nil
+}
+
+// Deliver implements call.Log.
+func (m *Memory) Deliver(d call.Delivery) {
+	if m.ask(context.Background(), "deliver") != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.calls[d.Call] != nil {
+		m.deliveries = append(m.deliveries, d)
+	}
+}
+
+// Deliveries gives the call's deliveries, oldest first.
+func (m *Memory) Deliveries(ctx context.Context, id call.ID) ([]call.Delivery, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.calls[id] == nil {
+		return nil, call.ErrUnknown
+	}
+	var list []call.Delivery
+	for _, d := range m.deliveries {
+		if d.Call == id {
+			list = append(list, d)
+		}
+	}
+	return list, nil
+}
+
+// Read implements call.Log.
+func (m *Memory) Read(ctx context.Context, id call.ID, after uint64, max int) ([]call.Event, error) {
+	if err := m.ask(ctx, "read"); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.calls[id]
+	if c == nil {
+		return nil, call.ErrUnknown
+	}
+	m.syncLocked()
+	i, _ := slices.BinarySearchFunc(c.events, after+1, func(e call.Event, seq uint64) int {
+		return int(int64(e.Seq) - int64(seq))
+	})
+	var events []call.Event
+	for size := 0; i < len(c.events) && (size < max || len(events) == 0); i++ {
+		e := c.events[i]
+		if e.Seq != after+1+uint64(len(events)) {
+			break
+		}
+		size += len(e.Body) + 64
+		events = append(events, e)
+	}
+	if len(events) == 0 && after < c.last() {
+		return nil, call.ErrGap
+	}
+	return events, nil
+}
+
+// Get implements call.Log.
+func (m *Memory) Get(ctx context.Context, id call.ID) (*call.Record, error) {
+	if err := m.ask(ctx, "get"); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.calls[id]
+	if c == nil {
+		return nil, call.ErrUnknown
+	}
+	r := c.record()
+	return &r, nil
+}
+
+// record is the call's record; what it does not say while the call runs is
+// taken from the events.
+func (c *memoryCall) record() call.Record {
+	r := c.rec
+	if r.End.Outcome != call.Running {
+		return r
+	}
+	r.Seq, r.Bytes = c.last(), 0
+	r.Missing = r.Seq - uint64(len(c.events))
+	for _, e := range c.events {
+		r.Bytes += uint64(len(e.Body))
+		if e.Kind == call.KindDispatched {
+			r.Dispatched = e.Time
+		}
+	}
+	return r
+}
+
+// Running implements call.Log.
+func (m *Memory) Running(ctx context.Context, epoch uint64) ([]call.Record, error) {
+	if err := m.ask(ctx, "running"); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var records []call.Record
+	for _, id := range m.order {
+		if c := m.calls[id]; c.rec.End.Outcome == call.Running && c.rec.Epoch < epoch {
+			records = append(records, c.record())
+		}
+	}
+	return records, nil
+}

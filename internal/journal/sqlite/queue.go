@@ -1,0 +1,281 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+)
+
+type opKind uint8
+
+const (
+	opAppend opKind = iota
+	opDeliver
+	// The rest is urgent: somebody waits.
+	opCreate
+	opFinish
+	opTask // something the journal does for itself, such as retention
+	opFlush
+)
+
+// op is one thing to write.
+type op struct {
+	kind opKind
+	run  *run
+	ev   call.Event
+	file int64 // size of ev's body if it is in a file already
+	d    *call.Delivery
+	wait *waiter
+	cost int64
+}
+
+// opCost is what an op takes in memory besides its body.
+const opCost = 200
+
+// waiter is somebody who waits for an op.
+type waiter struct {
+	rec    call.Record  // opCreate, opFinish
+	events []call.Event // opCreate
+	task   func(*writer) error
+	err    error // as the writer found it, before the commit
+	ended  chan error
+
+	// Guarded by Journal.mu:
+	taken     bool // the writer has it
+	abandoned bool // nobody waits any more
+}
+
+// enqueueLocked adds an op to the queue and sees to it that it gets written.
+func (j *Journal) enqueueLocked(o op) {
+	if len(j.queue) == 0 {
+		j.since = time.Now()
+	}
+	j.queue = append(j.queue, o)
+	j.queued += o.cost
+	if o.run != nil {
+		o.run.pending++
+	}
+	if o.wait != nil {
+		if !j.urgent {
+			j.urgent = true
+			select {
+			case j.wake <- struct{}{}:
+			default:
+			}
+		}
+	} else if !j.armed {
+		j.armed = true
+		j.timer.Reset(j.opt.Delay)
+	}
+}
+
+// hasRoom waits until the queue takes more. It is called and returns with j.mu
+// held.
+func (j *Journal) hasRoom(ctx context.Context, cost int64) error {
+	// While writing fails, room may never come: those who wait get the
+	// failure instead.
+	for j.queued+cost > j.opt.Queue && j.queued > 0 && j.failed == nil && !j.closed {
+		if j.room == nil {
+			j.room = make(chan struct{})
+		}
+		room := j.room
+		if !j.urgent {
+			j.urgent = true
+			select {
+			case j.wake <- struct{}{}:
+			default:
+			}
+		}
+		j.mu.Unlock()
+		select {
+		case <-room:
+		case <-ctx.Done():
+		}
+		j.mu.Lock()
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%w: %w", call.ErrFull, context.Cause(ctx))
+		}
+	}
+	if j.closed {
+		return errClosed
+	}
+	return nil
+}
+
+// await waits until the op is written. When ctx ends first, an op that the
+// writer has not taken yet is taken back; of one that it has, abandoned is set.
+func (j *Journal) await(ctx context.Context, w *waiter) error {
+	select {
+	case err := <-w.ended:
+		return err
+	case <-ctx.Done():
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	select {
+	case err := <-w.ended:
+		return err
+	default:
+	}
+	w.abandoned = true
+	if !w.taken {
+		for i := range j.queue {
+			if o := &j.queue[i]; o.wait == w {
+				j.undoLocked(o)
+				o.kind = opFlush // nothing to write any more
+			}
+		}
+	}
+	return fmt.Errorf("journal %s was too slow: %w", j.path, context.Cause(ctx))
+}
+
+// undoLocked forgets what was noted when an op was taken that is not written
+// after all.
+func (j *Journal) undoLocked(o *op) {
+	switch o.kind {
+	case opCreate:
+		delete(j.runs, o.run.id)
+	case opFinish:
+		o.run.ended = false
+	}
+}
+
+// Create implements call.Log.
+func (j *Journal) Create(ctx context.Context, r *call.Record, events ...call.Event) error {
+	cost := int64(opCost + len(r.Arguments))
+	for i, e := range events {
+		if e.Seq != uint64(i+1) {
+			return fmt.Errorf("create call %s: its event %d has seq %d", r.ID, i+1, e.Seq)
+		}
+		cost += int64(opCost + len(e.Body))
+	}
+	w := &waiter{rec: *r, events: events, ended: make(chan error, 1)}
+	w.rec.Request = nil
+	run := newRun(r)
+	run.seq = uint64(len(events))
+	run.ended = len(events) > 0 && events[len(events)-1].Kind == call.KindEnd
+
+	j.mu.Lock()
+	err := j.hasRoom(ctx, cost)
+	if err == nil && j.runs[r.ID] != nil {
+		err = fmt.Errorf("create call %s: there is such a call", r.ID)
+	}
+	if err != nil {
+		j.mu.Unlock()
+		return err
+	}
+	run.n = j.next
+	j.next++
+	j.runs[r.ID] = run
+	j.enqueueLocked(op{kind: opCreate, run: run, wait: w, cost: cost})
+	j.mu.Unlock()
+	return j.await(ctx, w)
+}
+
+// Append implements call.Log.
+func (j *Journal) Append(id call.ID, epoch uint64, e call.Event) error {
+	o := op{kind: opAppend, ev: e, cost: int64(opCost + len(e.Body))}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	run := j.runs[id]
+	switch {
+	case j.closed:
+		return errClosed
+	case run == nil || run.ended || run.epoch != epoch:
+		return call.ErrNotRunning
+	case e.Seq <= run.seq || e.Seq > maxSeq:
+		return fmt.Errorf("append to call %s: seq %d follows %d", id, e.Seq, run.seq)
+	case j.queued+o.cost > j.opt.Queue && j.queued > 0:
+		j.stats.Dropped++
+		return call.ErrFull
+	}
+	run.seq = e.Seq
+	o.run = run
+	j.enqueueLocked(o)
+	return nil
+}
+
+// Finish implements call.Log.
+func (j *Journal) Finish(ctx context.Context, r *call.Record, e call.Event) error {
+	w := &waiter{rec: *r, ended: make(chan error, 1)}
+	w.rec.Request = nil
+	o := op{kind: opFinish, ev: e, wait: w, cost: int64(opCost + len(e.Body))}
+	j.mu.Lock()
+	run := j.runs[r.ID]
+	if run == nil { // of an earlier owner, or ended: the writer finds out
+		run = newRun(r)
+	}
+	switch {
+	case run.ended || run.epoch != r.Epoch:
+		j.mu.Unlock()
+		return call.ErrNotRunning
+	case e.Seq <= run.seq || e.Seq > maxSeq:
+		j.mu.Unlock()
+		return fmt.Errorf("finish call %s: seq %d follows %d", r.ID, e.Seq, run.seq)
+	}
+	run.ended = true
+	var err error
+	if run.n != 0 && len(e.Body) >= j.opt.Spill {
+		// Written here, so that nobody else waits for it.
+		j.mu.Unlock()
+		o.file, err = int64(len(e.Body)), j.blobs.write(run.n, e.Seq, e.Body)
+		o.ev.Body, o.cost = nil, opCost
+		j.mu.Lock()
+	}
+	if err == nil {
+		err = j.hasRoom(ctx, o.cost)
+	}
+	if err != nil {
+		run.ended = false
+		j.mu.Unlock()
+		return j.explain("write", err)
+	}
+	o.run = run
+	j.enqueueLocked(o)
+	j.mu.Unlock()
+	return j.await(ctx, w)
+}
+
+func newRun(r *call.Record) *run { return &run{id: r.ID, epoch: r.Epoch} }
+
+// Deliver implements call.Log.
+func (j *Journal) Deliver(d call.Delivery) {
+	o := op{kind: opDeliver, d: &d, cost: opCost}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed || j.queued+o.cost > j.opt.Queue {
+		j.stats.Dropped++
+		return
+	}
+	j.enqueueLocked(o)
+}
+
+// flush waits until everything is written that was taken so far.
+func (j *Journal) flush(ctx context.Context) error { return j.do(ctx, opFlush, nil) }
+
+// do has the writer do something in the next commit.
+func (j *Journal) do(ctx context.Context, kind opKind, task func(*writer) error) error {
+	w := &waiter{task: task, ended: make(chan error, 1)}
+	j.mu.Lock()
+	if j.closed {
+		j.mu.Unlock()
+		return errClosed
+	}
+	j.enqueueLocked(op{kind: kind, wait: w})
+	j.mu.Unlock()
+	return j.await(ctx, w)
+}
+
+// barrier waits until everything is written that was taken of the call.
+func (j *Journal) barrier(ctx context.Context, id call.ID) error {
+	j.mu.Lock()
+	run := j.runs[id]
+	wait := run != nil && run.pending > 0
+	j.mu.Unlock()
+	if !wait {
+		return nil
+	}
+	return j.flush(ctx)
+}
