@@ -1,0 +1,310 @@
+// Package app puts the parts of a running longcall together, and takes them apart again.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/longcall/longcall/internal/auth"
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/config"
+	"github.com/longcall/longcall/internal/downstream"
+	"github.com/longcall/longcall/internal/journal/sqlite"
+	"github.com/longcall/longcall/internal/upstream"
+)
+
+// Options of an App.
+type Options struct {
+	Config     *config.Config
+	ConfigPath string // watched and read again on Reload; empty if there is no file
+	NoAuth     bool   // loopback only
+	Log        *slog.Logger
+	Version    string
+}
+
+// App is one running longcall.
+type App struct {
+	opt     Options
+	log     *slog.Logger
+	snap    atomic.Pointer[snapshot]
+	auth    *auth.Authenticator
+	token   string
+	journal *sqlite.Journal
+	pool    *upstream.Pool
+	engine  *call.Engine
+	handler *downstream.Handler
+	server  *http.Server
+	ln      net.Listener
+	ready   atomic.Bool
+	reload  sync.Mutex
+
+	cleanups []cleanup // in the order in which the resources came to be
+}
+
+// cleanup gives one resource back. It is bounded by ctx.
+type cleanup struct {
+	what string
+	do   func(ctx context.Context) error
+}
+
+func (a *App) onStop(what string, do func(ctx context.Context) error) {
+	a.cleanups = append(a.cleanups, cleanup{what, do})
+}
+
+// stopTime bounds each step of taking the App apart, after the drain.
+const stopTime = 10 * time.Second
+
+// New opens everything that can fail: the state folder, the journal, the
+// listener. Calls that an earlier process left running are closed as
+// interrupted before the first new one is taken. Run or Close must follow.
+func New(o Options) (_ *App, err error) {
+	a := &App{opt: o, log: o.Log}
+	defer func() {
+		if err != nil {
+			a.Close()
+		}
+	}()
+	c := o.Config
+	a.snap.Store(newSnapshot(c))
+
+	if o.NoAuth && !config.IsLoopback(c.Listen) {
+		return nil, fmt.Errorf("--no-auth is for loopback addresses only, and listen is %s: whoever reaches it could run your tools. Leave out --no-auth, or listen on 127.0.0.1", c.Listen)
+	}
+	if err := openState(c.State); err != nil {
+		return nil, err
+	}
+	if err := a.openAuth(); err != nil {
+		return nil, err
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	a.journal, err = sqlite.Open(ctx, JournalPath(c.State), sqlite.Options{
+		Sync: string(c.Journal.Sync), MaxEvents: c.Journal.Events.Count, MaxBytes: int64(c.Journal.Events.Bytes),
+		Age: unlimited(c.Journal.Retention.Age), Size: unlimited(int64(c.Journal.Retention.Size)), Logger: o.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.onStop("journal", func(context.Context) error { return a.journal.Close() })
+
+	a.pool = upstream.NewPool(upstream.Options{Dir: c.State, Log: o.Log})
+	a.onStop("tool servers", func(ctx context.Context) error { a.pool.Stop(ctx); return nil })
+	a.pool.SetServers(servers(c, a.snap.Load().rules))
+
+	a.engine = call.NewEngine(a.journal, a.pool, call.Options{
+		Epoch:  a.journal.Epoch(),
+		Refuse: c.Journal.OnFailure == config.FailureRefuse,
+	})
+	lost, err := a.engine.Recover(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("close the calls of the last run in %s: %w", JournalPath(c.State), err)
+	}
+	if lost > 0 {
+		o.Log.Warn("calls of the last run were closed: their outcome is unknown", "calls", lost)
+	}
+
+	a.handler = downstream.New(downstream.Options{
+		Engine:   a.engine,
+		Catalog:  a.pool,
+		Auth:     checker{a.auth},
+		Admit:    a.admit,
+		Settings: func() *downstream.Settings { return a.snap.Load().settings },
+		Info:     downstream.ServerInfo{Name: "longcall", Version: o.Version},
+		Log:      o.Log,
+	})
+
+	if err := a.listen(); err != nil {
+		return nil, err
+	}
+	if err := writeServing(c.State, serving{PID: os.Getpid(), URL: a.URL()}); err != nil {
+		return nil, fmt.Errorf("write %s: %w", servingPath(c.State), err)
+	}
+	a.onStop("serve.json", func(context.Context) error { return os.Remove(servingPath(c.State)) })
+	return a, nil
+}
+
+// unlimited turns "no bound" of the config, 0, into the journal's.
+func unlimited[T ~int64](v T) T {
+	if v == 0 {
+		return -1
+	}
+	return v
+}
+
+func (a *App) openAuth() error {
+	if a.opt.NoAuth {
+		a.auth = auth.None()
+		return nil
+	}
+	token, created, err := auth.LoadOrCreate(a.opt.Config.State)
+	if err != nil {
+		return err
+	}
+	if created {
+		a.log.Info("a bearer token was made", "file", "token", "folder", a.opt.Config.State)
+	}
+	a.token = token
+	a.auth = auth.New(a.tokens(a.opt.Config))
+	return nil
+}
+
+// tokens are all that are valid, by principal.
+func (a *App) tokens(c *config.Config) map[string]string {
+	m := c.Auth.TokenValues()
+	m["local"] = a.token
+	return m
+}
+
+// checker shows auth to the agents' side.
+type checker struct{ *auth.Authenticator }
+
+func (c checker) Check(header string) (string, error) {
+	p, err := c.Authenticator.Check(header)
+	return p.Name, err
+}
+
+func (a *App) admit(principal, server, tool string, modern bool) downstream.Decision {
+	d := a.snap.Load().rules.Admit(principal, server, tool, modern)
+	return downstream.Decision{
+		Denied: d.Denied, Limits: d.Limits, Buffered: d.Relay == "buffered",
+		CancelOnDisconnect: d.OnDisconnect == "cancel", Grace: d.Grace,
+	}
+}
+
+func (a *App) listen() error {
+	c := a.opt.Config
+	ln, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("cannot listen on %s: the port is in use. Stop the program that uses it (another longcall?), or choose another with --listen 127.0.0.1:PORT", c.Listen)
+		}
+		return fmt.Errorf("cannot listen on %s: %w", c.Listen, err)
+	}
+	a.ln = ln
+	a.onStop("listener", func(context.Context) error { ln.Close(); return nil })
+	a.server = &http.Server{
+		Handler:           a.routes(),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    int(c.Request.Headers),
+		ErrorLog:          log.New(io.Discard, "", 0), // its lines may quote what clients sent
+		Protocols:         new(http.Protocols),
+		// No WriteTimeout: it would cut streams. Each write has its own deadline.
+	}
+	a.server.Protocols.SetHTTP1(true)
+	a.server.Protocols.SetUnencryptedHTTP2(true)
+	return nil
+}
+
+// URL is where the App listens, such as http://127.0.0.1:8722.
+func (a *App) URL() string {
+	host, port, _ := net.SplitHostPort(a.ln.Addr().String())
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return "http://" + net.JoinHostPort(host, port)
+}
+
+// Token is the bearer token of the principal "local"; empty without auth.
+func (a *App) Token() string { return a.token }
+
+// Run serves until ctx is done, then stops: no new calls, running ones may end
+// within shutdown.drain, the rest are recorded as interrupted, and all streams
+// are told.
+func (a *App) Run(ctx context.Context) error {
+	defer a.Close()
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	if a.opt.ConfigPath != "" && a.opt.Config.Reload.Watch {
+		wg.Go(func() {
+			if err := config.Watch(background, a.opt.ConfigPath, func() { a.Reload() }); err != nil {
+				a.log.Warn("the config is not watched; SIGHUP still reads it again", "error", err)
+			}
+		})
+	}
+	served := make(chan error, 1)
+	wg.Go(func() { served <- a.server.Serve(a.ln) })
+	a.pool.Warm("local")
+	a.ready.Store(true)
+	a.log.Info("serving", "url", a.URL(), "servers", len(a.pool.Servers()))
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	a.ready.Store(false)
+	drain := a.snap.Load().config.Shutdown.Drain
+	a.log.Info("stopping", "in_flight", a.engine.InFlight(), "drain", drain)
+	bound, cancelDrain := context.WithTimeout(context.Background(), drain)
+	a.engine.Stop(bound)
+	cancelDrain()
+	a.handler.Stop()
+	bound, cancelStop := context.WithTimeout(context.Background(), stopTime)
+	defer cancelStop()
+	if err := a.server.Shutdown(bound); err != nil {
+		a.server.Close()
+	}
+	<-served
+	return nil
+}
+
+// Close gives back what New opened, last first. It is safe to call twice.
+func (a *App) Close() {
+	for len(a.cleanups) > 0 {
+		c := a.cleanups[len(a.cleanups)-1]
+		a.cleanups = a.cleanups[:len(a.cleanups)-1]
+		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+		if err := c.do(ctx); err != nil {
+			a.log.Error("not closed cleanly", "what", c.what, "error", err)
+		}
+		cancel()
+	}
+}
+
+// Reload reads the config again. One that is wrong changes nothing and says
+// why. Running calls keep the rules that they started with. What needs a new
+// start (listen, state, journal) is said and left as it is.
+func (a *App) Reload() error {
+	a.reload.Lock()
+	defer a.reload.Unlock()
+	if a.opt.ConfigPath == "" {
+		return nil
+	}
+	c, err := config.Load(a.opt.ConfigPath, nil)
+	if err != nil {
+		a.log.Error("the new config is wrong; the old one stays in force", "error", err)
+		return err
+	}
+	old := a.snap.Load().config
+	for key, changed := range map[string]bool{
+		"listen": c.Listen != old.Listen, "state": c.State != old.State,
+		"journal": fmt.Sprint(c.Journal) != fmt.Sprint(old.Journal), "request.headers": c.Request.Headers != old.Request.Headers,
+	} {
+		if changed {
+			a.log.Warn("this part of the config takes effect at the next start only", "key", key)
+		}
+	}
+	snap := newSnapshot(c)
+	a.snap.Store(snap)
+	if !a.opt.NoAuth {
+		a.auth.Set(a.tokens(c))
+	}
+	a.pool.SetServers(servers(c, snap.rules))
+	a.pool.Warm("local")
+	a.log.Info("config read again", "servers", len(a.pool.Servers()))
+	return nil
+}

@@ -1,0 +1,96 @@
+package app
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/config"
+	"github.com/longcall/longcall/internal/downstream"
+	"github.com/longcall/longcall/internal/policy"
+	"github.com/longcall/longcall/internal/upstream"
+)
+
+// This file turns what the operator wrote into the values that each package
+// works with. Nothing here decides anything.
+
+// snapshot is everything that a reload replaces, at once.
+type snapshot struct {
+	config   *config.Config
+	rules    *policy.Rules
+	settings *downstream.Settings
+}
+
+func newSnapshot(c *config.Config) *snapshot {
+	redactor := policy.NewRedactor(policy.Keep(c.Journal.Arguments), c.Journal.Redact, int(c.Journal.MaxArguments))
+	return &snapshot{
+		config: c,
+		rules:  rules(c),
+		settings: &downstream.Settings{
+			AllowedOrigins: c.CORS.Origins,
+			AllowedHosts:   c.Hosts,
+			BodyLimit:      int64(c.Request.Body),
+			Comment:        c.Beats.Comment,
+			Progress:       c.Beats.Progress,
+			KeepArguments:  redactor.Kept,
+			Digest:         policy.Digest,
+		},
+	}
+}
+
+func rules(c *config.Config) *policy.Rules {
+	r := &policy.Rules{
+		Limits:       limits(c),
+		Relay:        policy.Relay(c.Relay),
+		OnDisconnect: policy.OnDisconnect(c.OnDisconnect),
+		Grace:        c.DisconnectGrace,
+		Servers:      map[string]policy.Server{},
+	}
+	for name, s := range c.Servers {
+		ps := policy.Server{Overrides: overrides(s.Limits.LimitOverrides, s.Relay, s.OnDisconnect, s.DisconnectGrace), Tools: map[string]policy.Tool{}}
+		ps.Concurrent = s.Limits.Concurrent
+		for tool, t := range s.Tools {
+			ps.Tools[tool] = policy.Tool{Overrides: overrides(t.Limits, t.Relay, t.OnDisconnect, t.DisconnectGrace), Deny: t.Deny}
+		}
+		r.Servers[name] = ps
+	}
+	return r
+}
+
+func limits(c *config.Config) call.Limits {
+	return call.Limits{
+		Connect: c.Limits.Connect, FirstByte: c.Limits.FirstByte, Idle: c.Limits.Idle, Total: c.Limits.Total,
+		Message: int64(c.Limits.Message), Call: int64(c.Limits.Call),
+		PerServer: c.Limits.Concurrent, PerPrincipal: c.Limits.PerPrincipal,
+	}
+}
+
+func overrides(l config.LimitOverrides, relay config.Relay, gone config.OnDisconnect, grace *time.Duration) policy.Overrides {
+	return policy.Overrides{
+		Connect: l.Connect, FirstByte: l.FirstByte, Idle: l.Idle, Total: l.Total,
+		Message: (*int64)(l.Message), Call: (*int64)(l.Call),
+		Relay: policy.Relay(relay), OnDisconnect: policy.OnDisconnect(gone), Grace: grace,
+	}
+}
+
+func servers(c *config.Config, r *policy.Rules) map[string]upstream.Server {
+	out := map[string]upstream.Server{}
+	for _, name := range c.Enabled() {
+		s := c.Servers[name]
+		u := upstream.Server{
+			Name: name, URL: s.URL, Headers: http.Header{},
+			Command: s.Command, Args: s.Args, Env: map[string]string{}, Cwd: s.Cwd,
+			Era: string(s.Era), Share: string(s.Share),
+			Limits:    r.Admit("", name, "", false).Limits,
+			PingEvery: s.Ping, RestartMin: s.Restart.Min, RestartMax: s.Restart.Max,
+		}
+		for k, v := range s.Headers {
+			u.Headers.Set(k, v.Reveal())
+		}
+		for k, v := range s.Env {
+			u.Env[k] = v.Reveal()
+		}
+		out[name] = u
+	}
+	return out
+}

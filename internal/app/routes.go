@@ -1,0 +1,83 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/longcall/longcall/internal/call"
+)
+
+// routes is everything that the listener answers.
+func (a *App) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", a.handler)
+	mux.Handle("/mcp/", a.handler)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "ok\n") // live: nothing more
+	})
+	mux.HandleFunc("GET /readyz", a.readyz)
+	mux.HandleFunc("POST /api/calls/{id}/cancel", a.cancelCall)
+	return mux
+}
+
+// readyz says whether calls are taken.
+func (a *App) readyz(w http.ResponseWriter, _ *http.Request) {
+	if !a.ready.Load() {
+		http.Error(w, "not ready: starting or stopping", http.StatusServiceUnavailable)
+		return
+	}
+	io.WriteString(w, "ready\n")
+}
+
+// principal authenticates a request to the admin API; ok is false if it was
+// answered.
+func (a *App) principal(w http.ResponseWriter, r *http.Request) (name string, ok bool) {
+	if r.Header.Get("Origin") != "" {
+		http.Error(w, "not for web pages", http.StatusForbidden)
+		return "", false
+	}
+	p, err := a.auth.CheckHeader(r.Header)
+	if err != nil {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		http.Error(w, err.Error(), http.StatusUnauthorized)
+		return "", false
+	}
+	return p.Name, true
+}
+
+// cancelCall cancels a running call of the caller, as an operator.
+func (a *App) cancelCall(w http.ResponseWriter, r *http.Request) {
+	name, ok := a.principal(w, r)
+	if !ok {
+		return
+	}
+	var body struct {
+		Reason string `json:"reason"`
+	}
+	if b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<10)); err != nil || len(b) > 0 && json.Unmarshal(b, &body) != nil {
+		http.Error(w, `the body must be {"reason": "…"} or empty`, http.StatusBadRequest)
+		return
+	}
+	text := "Cancelled by the operator."
+	if reason := strings.Join(strings.Fields(body.Reason), " "); reason != "" {
+		text = "Cancelled by the operator: " + reason[:min(len(reason), 500)]
+	}
+	id := call.ID(r.PathValue("id"))
+	err := a.engine.Tell(name, id, call.End{By: "operator", Text: text})
+	if errors.Is(err, call.ErrUnknown) {
+		if rec, lerr := a.journal.Get(r.Context(), id); lerr == nil && rec.Principal == name {
+			err = call.ErrNotRunning
+		}
+	}
+	switch {
+	case errors.Is(err, call.ErrUnknown):
+		http.Error(w, "no such call", http.StatusNotFound)
+	case errors.Is(err, call.ErrNotRunning):
+		http.Error(w, "the call has ended already", http.StatusConflict)
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}

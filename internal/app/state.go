@@ -1,0 +1,72 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// serving is what a running serve leaves in the state folder, so that other
+// commands find it.
+type serving struct {
+	PID int    `json:"pid"`
+	URL string `json:"url"`
+}
+
+func servingPath(state string) string { return filepath.Join(state, "serve.json") }
+
+// JournalPath is where the journal of a state folder is.
+func JournalPath(state string) string { return filepath.Join(state, "journal.db") }
+
+// Running finds the serve that uses a state folder, and its address. It is
+// os.ErrNotExist if there is none; a file that a crash left behind still names
+// an address where nobody answers.
+func Running(state string) (url string, err error) {
+	b, err := os.ReadFile(servingPath(state))
+	if err != nil {
+		return "", err
+	}
+	var s serving
+	if err := json.Unmarshal(b, &s); err != nil {
+		return "", fmt.Errorf("read %s: %w", servingPath(state), err)
+	}
+	return s.URL, nil
+}
+
+func writeServing(state string, s serving) error {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	tmp := servingPath(state) + ".new"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, servingPath(state))
+}
+
+// openState makes the state folder and proves that it can be written.
+func openState(dir string) error {
+	if dir == "" {
+		return errors.New("no state folder: HOME is not set. Set it, or write state: FOLDER in the config")
+	}
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		var f *os.File
+		if f, err = os.CreateTemp(dir, ".writable-*"); err == nil {
+			f.Close()
+			err = os.Remove(f.Name())
+		}
+	}
+	if err != nil {
+		var pe *fs.PathError
+		if errors.As(err, &pe) {
+			err = pe.Err
+		}
+		return fmt.Errorf("cannot write to the state folder %s: %w. Make it writable for this user, or write state: OTHER_FOLDER in the config", dir, err)
+	}
+	return nil
+}

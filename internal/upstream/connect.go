@@ -1,0 +1,243 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+const (
+	// legacyVerdictAge is when a server that spoke the legacy era is asked
+	// again: servers get upgraded. A modern verdict has no age (SPEC §5.4).
+	legacyVerdictAge = 24 * time.Hour
+	// provenFor is how long a session needs no proof after a sign of life.
+	provenFor = 30 * time.Second
+	pingTime  = 10 * time.Second
+)
+
+// session returns a usable session, connecting if there is none. Callers that
+// come at the same time share one attempt.
+func (c *httpConn) session(ctx context.Context) (*session, error) {
+	for {
+		c.mu.Lock()
+		if c.closed {
+			c.mu.Unlock()
+			return nil, errors.New("the connection is closed")
+		}
+		if s := c.sess; s != nil {
+			c.mu.Unlock()
+			return s, nil
+		}
+		if c.dialing == nil {
+			done := make(chan struct{})
+			c.dialing = done
+			c.wg.Go(func() {
+				// The attempt outlives the caller that happened to come first.
+				ctx, cancel := context.WithTimeout(c.ctx, c.s.Limits.Connect)
+				defer cancel()
+				s, err := c.connect(ctx)
+				c.mu.Lock()
+				c.sess, c.err, c.dialing = s, err, nil
+				c.mu.Unlock()
+				close(done)
+				if s != nil && s.stream != nil {
+					s.stream.run()
+				}
+			})
+		}
+		dialing := c.dialing
+		c.mu.Unlock()
+		select {
+		case <-dialing:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		c.mu.Lock()
+		s, err := c.sess, c.err
+		c.mu.Unlock()
+		if s != nil {
+			return s, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// proven returns a session that the server is known to hold. One that may be
+// gone, because the server closed a connection or said nothing for long, is
+// asked with a ping first: a call must not find out, for it could not be sent
+// again (P20).
+func (c *httpConn) proven(ctx context.Context) (*session, error) {
+	for range 3 {
+		s, err := c.session(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if s.isModern || s.id == "" {
+			return s, nil
+		}
+		if !s.suspect.Load() && (s.quietFor() < provenFor || s.stream.open()) {
+			return s, nil
+		}
+		s.suspect.Store(false)
+		if err = c.ping(ctx, s); err == nil {
+			return s, nil
+		}
+		var status *statusError
+		if !errors.As(err, &status) || !status.lost(s) {
+			s.suspect.Store(true)
+			return nil, fmt.Errorf("the tool server does not answer: %w", err)
+		}
+		c.forget(s)
+	}
+	return nil, errors.New("the tool server forgets every new session at once")
+}
+
+// ping asks for a sign of life, in the way of the era: the modern one has no ping.
+func (c *httpConn) ping(ctx context.Context, s *session) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTime)
+	defer cancel()
+	method := mcp.MethodPing
+	if s.isModern {
+		method = mcp.MethodDiscover
+	}
+	_, err := c.ask(ctx, s, method, nil)
+	var rpc *rpcError
+	if errors.As(err, &rpc) {
+		return nil // whatever it said, it lives
+	}
+	return err
+}
+
+// forget drops a session that the server does not know any more.
+func (c *httpConn) forget(s *session) {
+	if s.gone.Swap(true) {
+		return
+	}
+	c.mu.Lock()
+	if c.sess == s {
+		c.sess = nil
+	}
+	if s.isModern {
+		c.verdict = "" // ask again what it speaks
+	}
+	c.mu.Unlock()
+	if s.stream != nil {
+		s.stream.stop()
+	}
+	c.hooks.Reconnected("session")
+	c.spawn(func() { // the next call finds the new one
+		if _, err := c.session(c.ctx); err == nil {
+			c.hooks.ListChanged() // a server that restarted may have other tools
+		}
+	})
+}
+
+// connect decides the era and opens a session (SPEC §5.4).
+func (c *httpConn) connect(ctx context.Context) (*session, error) {
+	c.mu.Lock()
+	verdict := c.verdict
+	if verdict == "legacy" && time.Since(c.verdictT) > legacyVerdictAge {
+		verdict = ""
+	}
+	c.mu.Unlock()
+	if c.s.Era == "modern" || c.s.Era == "legacy" {
+		verdict = c.s.Era
+	}
+	if verdict == "" {
+		var err error
+		if verdict, err = c.probe(ctx); err != nil {
+			return nil, err
+		}
+	}
+	var s *session
+	if verdict == "modern" {
+		s = &session{isModern: true, version: mcp.LatestModern}
+	} else {
+		var err error
+		if s, err = c.initialize(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s.alive()
+	c.mu.Lock()
+	c.verdict, c.verdictT = verdict, time.Now()
+	c.mu.Unlock()
+	return s, nil
+}
+
+// probe asks with server/discover which era the server speaks. It never uses a
+// call: a lenient legacy server might run it.
+func (c *httpConn) probe(ctx context.Context) (string, error) {
+	id := c.nextID()
+	resp, err := c.post(ctx, nil, mcp.MethodDiscover, "", outgoingRequest(id, mcp.MethodDiscover, nil, true))
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	switch s := resp.StatusCode; {
+	case s == http.StatusUnauthorized, s == http.StatusForbidden, s == http.StatusTooManyRequests,
+		s == http.StatusNotAcceptable, s == http.StatusUnsupportedMediaType:
+		return "", &statusError{Status: s}
+	case s >= 500:
+		// Some servers break on what they do not know. If this one is really
+		// down, initialize says so.
+		return "legacy", nil
+	}
+	m, err := c.readAnswer(resp, id)
+	if err != nil {
+		return "legacy", nil
+	}
+	if m.Error.Ok() {
+		switch m.Code {
+		case mcp.CodeUnsupportedVersion:
+			// Only a modern server knows this code; it lists what it speaks.
+			if !slices.ContainsFunc(mcp.ModernVersions, func(v string) bool { return strings.Contains(string(m.Error.Of(m.Raw)), v) }) {
+				return "legacy", nil
+			}
+			return "modern", nil
+		case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability:
+			return "modern", nil
+		}
+		return "legacy", nil // a modern server must implement it, so this is none
+	}
+	return "modern", nil
+}
+
+// initialize opens a legacy session.
+func (c *httpConn) initialize(ctx context.Context) (*session, error) {
+	id := c.nextID()
+	params := []byte(`{"protocolVersion":"` + mcp.LatestLegacy + `","capabilities":{},"clientInfo":` + clientInfo + `}`)
+	resp, err := c.post(ctx, nil, mcp.MethodInitialize, "", outgoingRequest(id, mcp.MethodInitialize, params, false))
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	result, err := c.answer(resp, nil, id)
+	if err != nil {
+		return nil, fmt.Errorf("initialize: %w", err)
+	}
+	s := &session{id: resp.Header.Get(mcp.HeaderSession)}
+	members, err := mcp.Members(result)
+	if err != nil {
+		return nil, fmt.Errorf("initialize: %w", err)
+	}
+	for _, m := range members {
+		if m.Name == "protocolVersion" {
+			s.version, _ = mcp.String(m.Value)
+		}
+	}
+	if s.version != mcp.V20241105 && !slices.Contains(mcp.LegacyVersions, s.version) {
+		return nil, fmt.Errorf("the tool server speaks protocol version %q, which longcall does not", printable([]byte(s.version)))
+	}
+	s.stream = newStandalone(c, s)
+	c.send(ctx, s, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
+	return s, nil
+}

@@ -1,0 +1,5 @@
+package upstream
+
+import "golang.org/x/sys/unix"
+
+const ioctlPending = unix.TIOCINQ // FIONREAD

@@ -1,0 +1,379 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+// exchange is one call on its way over HTTP: the POST, and whatever streams
+// follow it until the answer is there.
+type exchange struct {
+	c    *httpConn
+	exec *call.Exec
+	sess *session
+	id   string // our request id, and the progress token
+	done chan struct{}
+
+	left   bool          // the request was allowed to leave; only the call's goroutine
+	lastID string        // of the last whole event (P3); only the call's goroutine
+	retry  time.Duration // as the server asked
+
+	mu         sync.Mutex
+	read       context.Context // of the response being read now
+	cancelRead context.CancelCauseFunc
+	over       bool      // the answer is there: exec must not be used any more
+	sent       time.Time // when the request left; zero before
+	last       time.Time // of the last sign of work
+	got        bool      // the first byte came
+	resumed    bool      // reading a resumed stream
+	timer      *time.Timer
+}
+
+var (
+	errUnanswered = errors.New("the tool server answers no ping any more")
+	errStale      = errors.New("the resumed stream is silent")
+)
+
+func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
+	sess, err := c.provenWithin(ctx, x.Limits.Connect)
+	if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return call.Answer{}
+		case errors.Is(err, context.DeadlineExceeded):
+			a := timedOut("connect", x.Limits.Connect, fmt.Sprintf("the tool server %q could not be reached; nothing was sent, so calling again is safe", c.s.Name))
+			return a
+		}
+		return failed("Not started: the tool server %q cannot be used now: %v. Nothing was sent, so calling again is safe.", c.s.Name, rootCause(err))
+	}
+	id := c.nextID()
+	body, err := outgoingCall(x.Spec.Request, x.Spec.Tool, id, id, sess.isModern, x.Spec.Traceparent)
+	if err != nil {
+		return failed("Not started: the call cannot be passed on: %v. Nothing was sent.", err)
+	}
+	e := &exchange{c: c, exec: x, sess: sess, id: id, done: make(chan struct{})}
+	e.reading(ctx)
+	c.pending.Store(id, e)
+	stop := context.AfterFunc(ctx, func() {
+		if !c.spawn(func() { e.passCancel(ctx) }) {
+			e.abortNow(context.Cause(ctx))
+		}
+	})
+	resp, err := c.sendCall(e, body)
+	var a call.Answer
+	switch {
+	case err == nil:
+		a = e.receive(ctx, resp)
+	case e.left:
+		a = e.lost(ctx, err)
+	case ctx.Err() == nil:
+		a = failed("Not started: the tool server %q cannot be reached: %v. Nothing was sent, so calling again is safe.", c.s.Name, rootCause(err))
+	}
+	if a.Body != nil && sess.stream != nil {
+		sess.stream.settle(ctx) // progress that came before the result goes first (P15)
+	}
+	stop()
+	c.pending.Delete(id)
+	e.end()
+	return a
+}
+
+// provenWithin is proven, bounded by the connect limit when there is anything
+// to wait for.
+func (c *httpConn) provenWithin(ctx context.Context, limit time.Duration) (*session, error) {
+	if limit <= 0 {
+		limit = c.s.Limits.Connect
+	}
+	c.mu.Lock()
+	s := c.sess
+	c.mu.Unlock()
+	if s != nil && (s.isModern || s.id == "" || !s.suspect.Load() && s.quietFor() < provenFor) {
+		return s, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return c.proven(ctx)
+}
+
+// reading begins to read a response: the context of the last one may be spent.
+func (x *exchange) reading(ctx context.Context) {
+	read, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	x.mu.Lock()
+	x.read, x.cancelRead = read, cancel
+	x.mu.Unlock()
+}
+
+// dispatched notes that the request leaves, and starts the clocks.
+func (x *exchange) dispatched() error {
+	if err := x.exec.Dispatched(); err != nil {
+		return err
+	}
+	x.left = true
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.sent = time.Now()
+	x.last = x.sent
+	x.timer = time.AfterFunc(x.nextTick(x.sent), func() { x.c.spawn(x.tick) })
+	return nil
+}
+
+// end stops everything that belongs to the exchange.
+func (x *exchange) end() {
+	x.mu.Lock()
+	x.over = true
+	if x.timer != nil {
+		x.timer.Stop()
+	}
+	cancel := x.cancelRead
+	x.mu.Unlock()
+	cancel(nil)
+	close(x.done)
+}
+
+// abort stops reading, for a reason that the answer then tells. x.mu is held.
+func (x *exchange) abort(err error) { x.cancelRead(err) }
+
+func (x *exchange) abortNow(err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.abort(err)
+}
+
+// touch notes a sign of work. x.mu is held.
+func (x *exchange) touch() {
+	x.last = time.Now()
+	if !x.got {
+		x.got = true // another clock runs from here on
+		x.timer.Reset(x.nextTick(x.last))
+	}
+}
+
+func (x *exchange) firstByte() {
+	x.exec.FirstByte()
+	x.mu.Lock()
+	x.touch()
+	x.mu.Unlock()
+	x.sess.alive()
+}
+
+// nextTick is how long until a clock may run out. x.mu is held.
+func (x *exchange) nextTick(now time.Time) time.Duration {
+	next := x.last.Add(x.c.s.PingEvery)
+	if !next.After(now) {
+		next = now.Add(x.c.s.PingEvery)
+	}
+	limit := func(from time.Time, d time.Duration) {
+		if d > 0 && from.Add(d).Before(next) {
+			next = from.Add(d)
+		}
+	}
+	if x.got {
+		limit(x.last, x.exec.Limits.Idle)
+	} else {
+		limit(x.sent, x.exec.Limits.FirstByte)
+	}
+	return max(next.Sub(now), time.Millisecond)
+}
+
+// tick looks at the clocks: the limits, and the silence after which the server
+// must show that it lives (P16, P21).
+func (x *exchange) tick() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	now := time.Now()
+	l := x.exec.Limits
+	silence := now.Sub(x.last)
+	switch {
+	case x.over:
+		return
+	case !x.got && l.FirstByte > 0 && now.Sub(x.sent) >= l.FirstByte:
+		x.abort(&call.Cause{End: *limitEnd("first_byte", l.FirstByte, "the tool server had not answered with a single byte; longcall told it to cancel, but the call may have taken effect: check before you call it again")})
+		return
+	case x.got && x.resumed && l.Idle > 0 && silence >= l.Idle:
+		x.abort(&call.Cause{End: interrupted("the tool server's stream broke, was resumed, and then stayed silent for %s although the server lives.", l.Idle).End})
+		return
+	case x.got && l.Idle > 0 && silence >= l.Idle:
+		x.abort(&call.Cause{End: *limitEnd("idle", l.Idle, "the tool server had sent nothing for that long; longcall told it to cancel, but the call may have taken effect: check before you call it again")})
+		return
+	case silence >= x.c.s.PingEvery:
+		x.mu.Unlock()
+		lives := x.c.lives(x.sess)
+		x.mu.Lock()
+		switch {
+		case x.over:
+			return
+		case !lives:
+			x.abort(errUnanswered)
+			return
+		case x.resumed:
+			// The server lives, but does it still hold this call? A new resume
+			// brings what it may have said to a stream that nobody read.
+			x.abort(errStale)
+		case time.Since(x.last) >= silence:
+			x.last = time.Now() // an answered ping is a sign of life
+		}
+	}
+	x.timer.Reset(x.nextTick(time.Now()))
+}
+
+// lives asks the server for a sign of life, once for all calls that wonder.
+func (c *httpConn) lives(s *session) bool {
+	c.pinging.Lock()
+	defer c.pinging.Unlock()
+	for range 2 {
+		if s.quietFor() < c.s.PingEvery/2 {
+			return true
+		}
+		err := c.ping(c.ctx, s)
+		if err == nil {
+			return true
+		}
+		var status *statusError
+		if errors.As(err, &status) {
+			return !status.lost(s) // it lives, and says whether the session does
+		}
+	}
+	return c.ctx.Err() != nil
+}
+
+// passCancel tells the server that nobody wants the answer any more,
+// and lets the reading go on for a moment where a late answer may come (O22).
+func (x *exchange) passCancel(ctx context.Context) {
+	x.mu.Lock()
+	sent := !x.sent.IsZero()
+	x.mu.Unlock()
+	if sent && !x.sess.isModern {
+		x.tellCancel("the call was cancelled")
+		wait := time.NewTimer(linger)
+		defer wait.Stop()
+		select {
+		case <-x.done:
+			return
+		case <-wait.C:
+		case <-x.c.ctx.Done():
+		}
+	}
+	x.abortNow(context.Cause(ctx))
+}
+
+func (x *exchange) tellCancel(reason string) {
+	ctx, cancel := context.WithTimeout(x.c.ctx, 5*time.Second)
+	defer cancel()
+	x.c.send(ctx, x.sess, outgoingCancel(x.id, reason))
+}
+
+// stopped is the answer when reading ended because of ctx or a limit; ok is
+// false if the response itself broke.
+func (x *exchange) stopped(ctx context.Context) (a call.Answer, ok bool) {
+	var cause *call.Cause
+	if errors.As(context.Cause(x.read), &cause) && ctx.Err() == nil {
+		if !x.sess.isModern {
+			x.c.spawn(func() { x.tellCancel("longcall hit a limit") })
+		}
+		return call.Answer{End: cause.End}, true
+	}
+	return call.Answer{}, ctx.Err() != nil
+}
+
+// lost is the answer for a call whose request left and whose response broke
+// off for good. It is never sent again (O17, O19).
+func (x *exchange) lost(ctx context.Context, err error) call.Answer {
+	if a, ok := x.stopped(ctx); ok {
+		return a
+	}
+	x.c.hooks.Reconnected("lost")
+	if !x.sess.isModern {
+		x.c.spawn(func() { x.tellCancel("the stream was lost") })
+	}
+	if cause := context.Cause(x.read); cause != nil {
+		err = cause
+	}
+	return interrupted("the connection to the tool server was lost before its answer came (%v).", rootCause(err))
+}
+
+// receive takes the response to the POST.
+func (x *exchange) receive(ctx context.Context, resp *http.Response) call.Answer {
+	x.firstByte()
+	switch t := mediaType(resp); {
+	case resp.StatusCode == http.StatusOK && t == "text/event-stream":
+		return x.stream(ctx, resp)
+	case resp.StatusCode == http.StatusNotFound && !x.sess.isModern && x.sess.id != "":
+		resp.Body.Close()
+		x.c.forget(x.sess)
+		return interrupted("the tool server had forgotten our session (HTTP 404) when the call reached it. The next call gets a new session.")
+	case resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent:
+		resp.Body.Close()
+		return interrupted("the tool server accepted the call (HTTP %d) but gives no answer to it.", resp.StatusCode)
+	}
+	m, err := x.c.readAnswer(resp, x.id)
+	resp.Body.Close()
+	var status *statusError
+	switch {
+	case errors.Is(err, mcp.ErrTooLarge):
+		return tooLarge(x.c.s.Limits.Message)
+	case errors.As(err, &status):
+		return x.refused(status.Status, status.Body)
+	case err != nil && resp.StatusCode/100 != 2:
+		return x.refused(resp.StatusCode, "")
+	case err != nil:
+		return x.lost(ctx, err)
+	case sameID(&m, x.id):
+		return x.answer(&m)
+	case m.Error.Ok():
+		if resp.StatusCode == http.StatusBadRequest && !x.sess.isModern && x.sess.id != "" {
+			x.sess.suspect.Store(true)
+		}
+		return failed("The tool server refused the call: %s (code %d, HTTP %d). It did not run.", printable([]byte(m.ErrText)), m.Code, resp.StatusCode)
+	}
+	return interrupted("the tool server answered with the result of another request.")
+}
+
+// refused is the answer for an HTTP status without a JSON-RPC message.
+func (x *exchange) refused(status int, body string) call.Answer {
+	text := http.StatusText(status)
+	if body != "" {
+		text += ": " + body
+	}
+	switch {
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return failed("The tool server %q refused longcall's credentials (HTTP %d %s). The call did not run. The operator has to check its headers in the config.", x.c.s.Name, status, text)
+	case status >= 500 || status == http.StatusRequestTimeout:
+		return interrupted("the tool server, or a proxy before it, answered HTTP %d %s.", status, text)
+	}
+	return failed("The tool server %q refused the call (HTTP %d %s). It did not run.", x.c.s.Name, status, text)
+}
+
+// answer turns the response into the call's answer.
+func (x *exchange) answer(m *mcp.Message) call.Answer {
+	if kind, _ := mcp.String(m.ResultType.Of(m.Raw)); kind != "" && kind != "complete" {
+		return failed("The tool server wants to go on with %q, which longcall cannot pass on yet. The call has not finished; what it did so far is unknown.", printable([]byte(kind)))
+	}
+	body, hole := m.WithHole(m.ID)
+	if err := x.exec.Count(int64(len(body))); err != nil {
+		var cause *call.Cause
+		errors.As(err, &cause)
+		return call.Answer{End: cause.End}
+	}
+	end := call.End{Outcome: call.Completed, ToolError: string(m.IsError.Of(m.Raw)) == "true"}
+	if m.Error.Ok() {
+		end = call.End{Outcome: call.Failed, Code: m.Code}
+	}
+	return call.Answer{End: end, Body: body, Hole: hole}
+}
+
+// rootCause says what went wrong without the URL, which may hold a secret.
+func rootCause(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}

@@ -1,0 +1,415 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+const (
+	defaultConnect = 10 * time.Second
+	defaultMessage = 16 << 20
+	defaultPing    = 30 * time.Second
+	// requestTime bounds requests that are no calls.
+	requestTime = 60 * time.Second
+	// linger is how long a cancelled call waits for a late answer, for the
+	// record only (O22).
+	linger = time.Second
+)
+
+// httpConn is a tool server at a Streamable HTTP endpoint, in either era. In
+// the legacy era it holds one session, renewed when the server forgot it.
+type httpConn struct {
+	s      Server
+	hooks  Hooks
+	client *http.Client // calls and short requests
+	listen *http.Client // the standalone stream, on a transport of its own
+	prefix string       // of our ids: unique per connection
+	serial atomic.Uint64
+
+	ctx    context.Context // of background work
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex
+	sess     *session      // nil until connected
+	dialing  chan struct{} // closed when the connect under way ends
+	err      error         // of the last connect
+	verdict  string        // "modern" or "legacy", once known
+	verdictT time.Time     // of a legacy verdict: servers get upgraded
+	closed   bool
+
+	pinging sync.Mutex // one ping for all that wonder
+	pending sync.Map   // our id to *exchange, while a call runs: where Path B progress goes
+}
+
+// session is one era decision and, in the legacy era, one session.
+type session struct {
+	isModern bool
+	id       string // Mcp-Session-Id; empty if the server has none
+	version  string
+	suspect  atomic.Bool  // the server may have forgotten it: prove it before the next call (P20)
+	proven   atomic.Int64 // unix nanoseconds of the last sign of life on it
+	gone     atomic.Bool  // the server does not know it any more
+	stream   *standalone  // nil if not legacy
+}
+
+func (s *session) alive() { s.proven.Store(time.Now().UnixNano()) }
+
+func (s *session) quietFor() time.Duration { return time.Since(time.Unix(0, s.proven.Load())) }
+
+func newHTTP(s Server, hooks Hooks) *httpConn {
+	if s.Limits.Connect == 0 {
+		s.Limits.Connect = defaultConnect
+	}
+	if s.Limits.Message == 0 {
+		s.Limits.Message = defaultMessage
+	}
+	if s.PingEvery == 0 {
+		s.PingEvery = defaultPing
+	}
+	c := &httpConn{s: s, hooks: hooks, prefix: "lc" + strings.ToLower(rand.Text()[:8]) + "-"}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.client = &http.Client{
+		Transport:     newTransport(s, watchedDialer(s, c.peerClosed)),
+		CheckRedirect: sameOrigin,
+	}
+	c.listen = &http.Client{Transport: newTransport(s, quietDialer(s)), CheckRedirect: sameOrigin}
+	return c
+}
+
+// sameOrigin follows no redirect to another origin: our credentials for this
+// server are for it alone.
+func sameOrigin(req *http.Request, via []*http.Request) error {
+	if a, b := req.URL, via[0].URL; a.Scheme != b.Scheme || a.Host != b.Host {
+		return fmt.Errorf("the tool server redirects to another origin (%s://%s), which longcall does not follow", a.Scheme, a.Host)
+	}
+	if len(via) >= 5 {
+		return errors.New("the tool server redirects in a circle")
+	}
+	return nil
+}
+
+func (c *httpConn) modern() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.verdict == "modern"
+}
+
+func (c *httpConn) nextID() string { return c.prefix + strconv.FormatUint(c.serial.Add(1), 36) }
+
+// peerClosed is called when the server closes a connection: it may be
+// restarting, and a session may be gone with it.
+func (c *httpConn) peerClosed() {
+	c.mu.Lock()
+	s := c.sess
+	c.mu.Unlock()
+	if s != nil {
+		s.suspect.Store(true)
+	}
+}
+
+// post sends one message on a session. sess is nil before there is one.
+func (c *httpConn) post(ctx context.Context, sess *session, method, name string, body []byte) (*http.Response, error) {
+	req, err := c.newPost(ctx, sess, method, name, body)
+	if err != nil {
+		return nil, err
+	}
+	return c.client.Do(req)
+}
+
+func (c *httpConn) newPost(ctx context.Context, sess *session, method, name string, body []byte) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.s.URL, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	c.header(req, sess)
+	req.Header["Content-Type"] = jsonType
+	if sess != nil && sess.isModern || sess == nil && method == mcp.MethodDiscover {
+		req.Header[mcp.HeaderVersion] = modernVersion
+		req.Header[mcp.HeaderMethod] = []string{method}
+		if name != "" {
+			req.Header[mcp.HeaderName] = []string{mcp.EncodeHeader(name)}
+		}
+	}
+	return req, nil
+}
+
+var (
+	jsonType      = []string{"application/json"}
+	bothTypes     = []string{"application/json, text/event-stream"}
+	modernVersion = []string{mcp.LatestModern}
+)
+
+func (c *httpConn) header(req *http.Request, sess *session) {
+	for k, v := range c.s.Headers {
+		req.Header[k] = v
+	}
+	if h := c.s.Headers.Get("Host"); h != "" {
+		req.Host = h
+	}
+	req.Header["Accept"] = bothTypes
+	if sess != nil && !sess.isModern {
+		if sess.id != "" {
+			req.Header[mcp.HeaderSession] = []string{sess.id}
+		}
+		if sess.version >= mcp.V20250618 {
+			req.Header[mcp.HeaderVersion] = []string{sess.version}
+		}
+	}
+}
+
+func mediaType(r *http.Response) string {
+	t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return t // lower case (O16)
+}
+
+// request sends a short request and waits for its answer.
+func (c *httpConn) request(ctx context.Context, method string, params []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	for try := 0; ; try++ {
+		sess, err := c.session(ctx)
+		if err != nil {
+			return nil, err
+		}
+		result, err := c.ask(ctx, sess, method, params)
+		var status *statusError
+		if errors.As(err, &status) && status.lost(sess) && try == 0 {
+			c.forget(sess) // a list may be asked for again: it has no effects
+			continue
+		}
+		return result, err
+	}
+}
+
+// statusError is an HTTP status that brought no JSON-RPC answer.
+type statusError struct {
+	Status int
+	Body   string // the first bytes, printable
+}
+
+func (e *statusError) Error() string {
+	s := fmt.Sprintf("the tool server answered HTTP %d %s", e.Status, http.StatusText(e.Status))
+	if e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden {
+		s += ": check the credentials in its headers"
+	}
+	return s
+}
+
+// lost says whether the status means that the server does not know the session
+// any more, or, if it was stateless, that it no longer is.
+func (e *statusError) lost(s *session) bool {
+	switch e.Status {
+	case http.StatusNotFound, http.StatusBadRequest:
+		return s.isModern || s.id != ""
+	case http.StatusMethodNotAllowed:
+		return s.isModern
+	}
+	return false
+}
+
+// ask sends one request and reads to its response, on a given session.
+func (c *httpConn) ask(ctx context.Context, sess *session, method string, params []byte) ([]byte, error) {
+	id := c.nextID()
+	resp, err := c.post(ctx, sess, method, "", outgoingRequest(id, method, params, sess.isModern))
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if !sess.isModern && sess.id != "" && (resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusBadRequest) {
+		// Whatever the body says: this is how servers tell that a session is gone.
+		return nil, &statusError{Status: resp.StatusCode}
+	}
+	return c.answer(resp, sess, id)
+}
+
+// answer reads a response to its JSON-RPC answer.
+func (c *httpConn) answer(resp *http.Response, sess *session, id string) ([]byte, error) {
+	m, err := c.readAnswer(resp, id)
+	if err != nil {
+		return nil, err
+	}
+	if sess != nil {
+		sess.alive()
+	}
+	if m.Error.Ok() {
+		return nil, &rpcError{Code: m.Code, Text: m.ErrText}
+	}
+	return bytes.Clone(m.Result.Of(m.Raw)), nil
+}
+
+// readAnswer finds the response to our id in a JSON body or an event stream.
+// The message is valid until the body is closed.
+func (c *httpConn) readAnswer(resp *http.Response, id string) (mcp.Message, error) {
+	if mediaType(resp) == "text/event-stream" {
+		r := mcp.NewSSEReader(resp.Body, int(c.s.Limits.Message))
+		for {
+			ev, err := r.Next()
+			if err != nil {
+				return mcp.Message{}, fmt.Errorf("the stream ended without an answer: %w", err)
+			}
+			if len(ev.Data) == 0 {
+				continue
+			}
+			m, err := mcp.Parse(ev.Data)
+			if err == nil && m.Kind == mcp.Response && sameID(&m, id) {
+				return m, nil
+			}
+		}
+	}
+	body, err := readLimited(resp.Body, c.s.Limits.Message)
+	if err != nil {
+		return mcp.Message{}, err
+	}
+	m, err := mcp.Parse(body)
+	if err != nil || m.Kind != mcp.Response {
+		if resp.StatusCode/100 == 2 && err != nil {
+			return m, fmt.Errorf("the tool server's answer is no JSON-RPC message: %w", err)
+		}
+		return m, &statusError{Status: resp.StatusCode, Body: printable(body)}
+	}
+	if resp.StatusCode/100 != 2 && !m.Error.Ok() || resp.StatusCode == http.StatusNotFound && !sameID(&m, id) {
+		return m, &statusError{Status: resp.StatusCode}
+	}
+	return m, nil
+}
+
+// sameID says whether a response is for our id. An error without an id can
+// only be for the one request of its HTTP exchange.
+func sameID(m *mcp.Message, id string) bool {
+	s, ok := mcp.String(m.ID.Of(m.Raw))
+	return ok && s == id
+}
+
+func readLimited(r io.Reader, limit int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		return nil, mcp.ErrTooLarge
+	}
+	return b, err
+}
+
+// printable is the beginning of a body as one line, for an operator.
+func printable(b []byte) string {
+	b = b[:min(len(b), 200)]
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == 0xfffd {
+			return ' '
+		}
+		return r
+	}, string(b)))
+}
+
+// tell posts a notification or a response of ours, in the background, bounded.
+func (c *httpConn) tell(sess *session, body []byte) {
+	c.spawn(func() {
+		ctx, cancel := context.WithTimeout(c.ctx, 5*time.Second)
+		defer cancel()
+		c.send(ctx, sess, body)
+	})
+}
+
+func (c *httpConn) send(ctx context.Context, sess *session, body []byte) {
+	resp, err := c.post(ctx, sess, "", "", body)
+	if err != nil {
+		return // the server finds out by itself
+	}
+	io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+	resp.Body.Close()
+}
+
+func (c *httpConn) spawn(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.wg.Go(f)
+	return true
+}
+
+// close ends the session and waits for all that runs here (R-56: DELETE, a 405 is fine).
+func (c *httpConn) close(ctx context.Context) {
+	c.mu.Lock()
+	c.closed = true
+	sess := c.sess
+	c.sess = nil
+	c.mu.Unlock()
+	if sess != nil && sess.id != "" && !sess.gone.Load() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		if req, err := http.NewRequestWithContext(ctx, http.MethodDelete, c.s.URL, http.NoBody); err == nil {
+			c.header(req, sess)
+			if resp, err := c.client.Do(req); err == nil {
+				resp.Body.Close()
+			}
+		}
+		cancel()
+	}
+	c.cancel()
+	c.wg.Wait()
+	c.client.CloseIdleConnections()
+	c.listen.CloseIdleConnections()
+}
+
+// sendCall posts the call. It notes the dispatch at the last moment before the
+// request's first byte, when a connection for it is there: a dial that fails
+// never dispatched anything. A call that was cancelled by then never leaves,
+// because its body refuses to be read.
+func (c *httpConn) sendCall(x *exchange, body []byte) (*http.Response, error) {
+	var refused error
+	ctx := httptrace.WithClientTrace(x.read, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) {
+			// The transport comes here again only if it had written nothing on
+			// a connection that the server had just closed.
+			if !x.left && refused == nil {
+				refused = x.dispatched()
+			}
+		},
+	})
+	req, err := c.newPost(ctx, x.sess, mcp.MethodToolsCall, x.exec.Spec.Tool, body)
+	if err != nil {
+		return nil, err
+	}
+	req.GetBody = func() (io.ReadCloser, error) {
+		return &gatedBody{Reader: bytes.NewReader(body), refused: &refused}, nil
+	}
+	req.Body, _ = req.GetBody()
+	return c.client.Do(req)
+}
+
+// gatedBody is a request body that can be held back until its first byte.
+type gatedBody struct {
+	*bytes.Reader
+	refused *error
+}
+
+func (b *gatedBody) Read(p []byte) (int, error) {
+	if *b.refused != nil {
+		return 0, *b.refused
+	}
+	return b.Reader.Read(p)
+}
+
+// WriteTo hides bytes.Reader's, which would not ask.
+func (b *gatedBody) WriteTo(w io.Writer) (int64, error) {
+	if *b.refused != nil {
+		return 0, *b.refused
+	}
+	return b.Reader.WriteTo(w)
+}
+
+func (b *gatedBody) Close() error { return nil }

@@ -1,0 +1,281 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+// Observer is told about connections, for metrics. Its methods must not block.
+type Observer interface {
+	UpstreamReconnected(server, result string)
+	UpstreamRestarted(server string)
+}
+
+// Options of a Pool.
+type Options struct {
+	Dir      string // where catalogs are kept over restarts; empty means nowhere
+	Log      *slog.Logger
+	Observer Observer
+}
+
+// Pool holds the connections to all tool servers, each for one principal
+// unless the operator shares it (DESIGN §5). It is the engine's Runner.
+type Pool struct {
+	opt    Options
+	ctx    context.Context // of background work
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex
+	servers  map[string]Server
+	links    map[linkKey]*link
+	known    map[string][]mcp.Tool // last catalog of each server, from any connection or the disk
+	watchers map[int]func(server string)
+	watchSeq int
+	stopped  bool
+}
+
+type linkKey struct{ server, principal, session string }
+
+// link is one connection and what the pool knows about it.
+type link struct {
+	conn    conn
+	server  Server
+	catalog *catalog
+	running int  // calls and requests under way
+	retired bool // closed when the last of them ends
+}
+
+func (l *link) isRetired() bool {
+	l.catalog.p.mu.Lock()
+	defer l.catalog.p.mu.Unlock()
+	return l.retired
+}
+
+// NewPool makes a pool; nothing connects before it is needed.
+func NewPool(opt Options) *Pool {
+	p := &Pool{
+		opt: opt, servers: map[string]Server{}, links: map[linkKey]*link{},
+		known: map[string][]mcp.Tool{}, watchers: map[int]func(string){},
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p
+}
+
+// SetServers replaces the configured servers. A connection whose configuration
+// changed takes no new call and closes when its last one has ended.
+func (p *Pool) SetServers(servers map[string]Server) {
+	p.mu.Lock()
+	var old []*link
+	for k, l := range p.links {
+		if s, ok := servers[k.server]; !ok || !reflect.DeepEqual(s, l.server) {
+			delete(p.links, k)
+			l.retired = true
+			if l.running == 0 {
+				old = append(old, l)
+			}
+		}
+	}
+	var changed []string
+	for name := range p.servers {
+		if s, ok := servers[name]; !ok || !reflect.DeepEqual(s, p.servers[name]) {
+			changed = append(changed, name)
+		}
+	}
+	for name := range servers {
+		if _, ok := p.servers[name]; !ok {
+			changed = append(changed, name)
+			if tools, err := p.load(name); err == nil {
+				p.known[name] = tools
+			}
+		}
+	}
+	for name := range p.known {
+		if _, ok := servers[name]; !ok {
+			delete(p.known, name)
+		}
+	}
+	p.servers = maps.Clone(servers)
+	for _, l := range old {
+		p.closeLater(l)
+	}
+	p.mu.Unlock()
+	for _, name := range changed {
+		p.changed(name)
+	}
+}
+
+// Servers are the configured names, sorted.
+func (p *Pool) Servers() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.servers))
+}
+
+// take gets the connection for a principal and session, making it if needed.
+// The caller gives it back with done.
+func (p *Pool) take(server, principal, session string) (*link, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, ok := p.servers[server]
+	if !ok {
+		return nil, fmt.Errorf("no tool server is configured as %q", server)
+	}
+	if p.stopped {
+		return nil, call.ErrStopping
+	}
+	k := linkKey{server: server}
+	switch s.Share {
+	case "server":
+	case "session":
+		k.principal, k.session = principal, session
+	default:
+		k.principal = principal
+	}
+	l := p.links[k]
+	if l == nil {
+		l = &link{server: s}
+		l.catalog = newCatalog(p, l)
+		hooks := Hooks{
+			Log:         p.opt.Log.With("server", s.Name),
+			ListChanged: l.catalog.invalidate,
+			Reconnected: func(result string) {
+				if o := p.opt.Observer; o != nil {
+					o.UpstreamReconnected(s.Name, result)
+				}
+			},
+			Restarted: func() {
+				if o := p.opt.Observer; o != nil {
+					o.UpstreamRestarted(s.Name)
+				}
+			},
+		}
+		if s.URL != "" {
+			l.conn = newHTTP(s, hooks)
+		} else {
+			l.conn = newStdio(s, hooks)
+		}
+		p.links[k] = l
+	}
+	l.running++
+	return l, nil
+}
+
+// spawn runs f in the background, unless the pool has stopped.
+func (p *Pool) spawn(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return false
+	}
+	p.wg.Go(f)
+	return true
+}
+
+func (p *Pool) done(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.running--
+	if l.running == 0 && l.retired && !p.stopped {
+		p.closeLater(l)
+	}
+}
+
+// closeLater closes a retired link in the background. p.mu is held.
+func (p *Pool) closeLater(l *link) {
+	p.wg.Go(func() { l.conn.close(p.ctx) })
+}
+
+// Run carries a call; see call.Runner.
+func (p *Pool) Run(ctx context.Context, x *call.Exec) call.Answer {
+	l, err := p.take(x.Spec.Server, x.Spec.Principal, x.Spec.Session)
+	if err != nil {
+		return failed("Not started: %v. Nothing was sent.", err)
+	}
+	defer p.done(l)
+	return l.conn.call(ctx, x)
+}
+
+// EndSession closes the connections that belonged to one agent session only.
+// Calls that still run on them go on.
+func (p *Pool) EndSession(principal, session string) {
+	if session == "" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for k, l := range p.links {
+		if k.session == session && k.principal == principal {
+			delete(p.links, k)
+			l.retired = true
+			if l.running == 0 && !p.stopped {
+				p.closeLater(l)
+			}
+		}
+	}
+}
+
+// Warm connects every server for a principal and reads its tools, in the
+// background, so that the first agent finds them.
+func (p *Pool) Warm(principal string) {
+	for _, name := range p.Servers() {
+		p.mu.Lock()
+		perSession := p.servers[name].Share == "session"
+		p.mu.Unlock()
+		if perSession {
+			continue // such a connection belongs to an agent's session
+		}
+		if l, err := p.take(name, principal, ""); err == nil {
+			l.catalog.refresh()
+			p.done(l)
+		}
+	}
+}
+
+// Watch calls f whenever a server's tools changed, until stop is called. f
+// must not block.
+func (p *Pool) Watch(f func(server string)) (stop func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.watchSeq++
+	n := p.watchSeq
+	p.watchers[n] = f
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.watchers, n)
+	}
+}
+
+func (p *Pool) changed(server string) {
+	p.mu.Lock()
+	fs := slices.Collect(maps.Values(p.watchers))
+	p.mu.Unlock()
+	for _, f := range fs {
+		f(server)
+	}
+}
+
+// Stop closes all connections and waits, bounded by ctx. No call may run any more.
+func (p *Pool) Stop(ctx context.Context) {
+	p.mu.Lock()
+	p.stopped = true
+	links := slices.Collect(maps.Values(p.links))
+	clear(p.links)
+	p.mu.Unlock()
+	p.cancel()
+	var wg sync.WaitGroup
+	for _, l := range links {
+		wg.Go(func() { l.conn.close(ctx) })
+	}
+	wg.Wait()
+	p.wg.Wait()
+}

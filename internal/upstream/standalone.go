@@ -1,0 +1,213 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+// settleTime bounds how long a result waits for bytes of the standalone stream
+// that have arrived but are not handled yet.
+const settleTime = 250 * time.Millisecond
+
+// standalone is the session's own stream, on which some servers send the
+// progress of calls (Path B) and all send list changes. It is opened in the
+// background and no call ever waits for it (P9).
+type standalone struct {
+	c    *httpConn
+	sess *session
+	ctx  context.Context
+	stop context.CancelFunc
+
+	mu     sync.Mutex
+	isOpen bool
+	conn   *quietConn // of the open stream; nil if it cannot tell
+}
+
+func newStandalone(c *httpConn, sess *session) *standalone {
+	s := &standalone{c: c, sess: sess}
+	s.ctx, s.stop = context.WithCancel(c.ctx)
+	return s
+}
+
+// open says whether the stream is up: its end would tell of the session's.
+func (s *standalone) open() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.isOpen
+}
+
+func (s *standalone) set(open bool, conn *quietConn) {
+	s.mu.Lock()
+	s.isOpen, s.conn = open, conn
+	s.mu.Unlock()
+}
+
+// settle lets what arrived on the stream be handled before a result is shown.
+func (s *standalone) settle(ctx context.Context) {
+	s.mu.Lock()
+	conn := s.conn
+	s.mu.Unlock()
+	if conn != nil {
+		conn.settle(ctx, settleTime)
+	}
+}
+
+// run keeps the stream open until the session is gone or the server says that
+// it offers none.
+func (s *standalone) run() {
+	defer s.stop()
+	ctx := s.ctx
+	pause, lastID := time.Second, ""
+	for ctx.Err() == nil {
+		began := time.Now()
+		again, retry := s.read(ctx, &lastID)
+		s.set(false, nil)
+		if !again || ctx.Err() != nil {
+			return
+		}
+		// A stream that broke may mean a restart: the session must be proven.
+		s.sess.suspect.Store(true)
+		if time.Since(began) > time.Minute {
+			pause = time.Second
+		}
+		if retry > 0 {
+			pause = min(retry, time.Minute)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 30*time.Second)
+	}
+}
+
+// read opens the stream once and reads it to its end. again says whether to
+// come back.
+func (s *standalone) read(ctx context.Context, lastID *string) (again bool, retry time.Duration) {
+	var conn *quietConn
+	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+		nc := i.Conn
+		if t, ok := nc.(*tls.Conn); ok {
+			nc = t.NetConn()
+		}
+		conn, _ = nc.(*quietConn)
+	}}
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodGet, s.c.s.URL, http.NoBody)
+	if err != nil {
+		return false, 0
+	}
+	s.c.header(req, s.sess)
+	req.Header.Set("Accept", "text/event-stream")
+	if *lastID != "" {
+		req.Header[mcp.HeaderLastEvent] = []string{*lastID}
+	}
+	resp, err := s.c.listen.Do(req)
+	if err != nil {
+		return true, 0
+	}
+	defer resp.Body.Close()
+	switch {
+	case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
+	case resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests:
+		return true, 0
+	case resp.StatusCode == http.StatusNotFound && s.sess.id != "":
+		s.sess.suspect.Store(true)
+		return false, 0
+	case *lastID != "":
+		*lastID = "" // the cursor is not known any more
+		return true, 0
+	default:
+		return false, 0 // 405: it offers none
+	}
+	s.set(true, conn)
+	s.sess.alive()
+	r := mcp.NewSSEReader(resp.Body, int(s.c.s.Limits.Message))
+	for {
+		ev, err := r.Next()
+		if err == mcp.ErrTooLarge {
+			s.c.hooks.Log.Warn("a message on the tool server's standalone stream was over limits.message and was skipped")
+			continue
+		}
+		*lastID = r.LastID()
+		if err != nil {
+			return true, retry
+		}
+		s.sess.alive()
+		if ev.Retry > 0 {
+			retry = ev.Retry
+		}
+		if len(ev.Data) > 0 {
+			s.handle(ev.Data)
+		}
+	}
+}
+
+// handle takes one message of the stream.
+func (s *standalone) handle(data []byte) {
+	m, err := mcp.Parse(data)
+	if err != nil {
+		return
+	}
+	switch {
+	case m.Kind == mcp.Request:
+		s.c.tell(s.sess, refusal(m.ID.Of(m.Raw), m.Method))
+	case m.Kind != mcp.Notification:
+		// A response belongs to its call's own stream or to its resumed one.
+	case m.Method == mcp.MethodProgress:
+		token, _ := mcp.String(m.ProgressToken.Of(m.Raw))
+		if x, ok := s.c.pending.Load(token); ok {
+			x.(*exchange).progress(&m)
+		}
+	case m.Method == mcp.MethodToolsChanged:
+		s.c.hooks.ListChanged()
+	default:
+		s.c.unattributed(&m)
+	}
+}
+
+// unattributed keeps a message that names no call: in the record of the calls
+// that ran at the time, shown to no agent (P5).
+func (c *httpConn) unattributed(m *mcp.Message) {
+	if m.Method != mcp.MethodMessage || c.s.Share == "server" {
+		return
+	}
+	left := 16
+	c.pending.Range(func(_, x any) bool {
+		x.(*exchange).note("unattributed message of the tool server: ", m.Raw)
+		left--
+		return left > 0
+	})
+}
+
+// note adds a line to the call's record unless it has ended.
+func (x *exchange) note(what string, raw []byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.over {
+		x.exec.Note("%s%s", what, raw[:min(len(raw), 4<<10)])
+	}
+}
+
+// progress hands one progress message to the call, from whichever stream it
+// came (Path A and Path B), unless the call has its result (O8).
+func (x *exchange) progress(m *mcp.Message) error {
+	body, hole := m.WithHole(m.ProgressToken)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.over {
+		return nil
+	}
+	x.touch()
+	if err := x.exec.Emit(call.Event{Kind: call.KindProgress, Body: body, Hole: hole}); err != nil {
+		x.abort(err)
+		return err
+	}
+	return nil
+}

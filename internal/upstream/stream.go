@@ -1,0 +1,186 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+const (
+	resumeFirst = 100 * time.Millisecond // before the first resume, if the server asked for nothing else
+	resumeMax   = 10 * time.Second
+	// resumeFor bounds resuming where the call has no idle limit.
+	resumeFor = 5 * time.Minute
+)
+
+// stream reads the call's event stream to its answer, and resumes it where it
+// breaks and the server numbered its events.
+func (x *exchange) stream(ctx context.Context, resp *http.Response) call.Answer {
+	pause := resumeFirst
+	for {
+		a, done, news, err := x.events(resp.Body)
+		resp.Body.Close()
+		if done {
+			return a
+		}
+		if a, ok := x.stopped(ctx); ok {
+			return a
+		}
+		if x.sess.isModern || x.lastID == "" {
+			return x.lost(ctx, err)
+		}
+		if news {
+			pause = resumeFirst
+		}
+		if resp, a = x.resume(ctx, err, &pause); resp == nil {
+			return a
+		}
+	}
+}
+
+// events reads one response until the answer or until it breaks. news says
+// whether anything came.
+func (x *exchange) events(body io.Reader) (a call.Answer, done, news bool, err error) {
+	r := mcp.NewSSEReader(body, int(x.c.s.Limits.Message))
+	for {
+		ev, err := r.Next()
+		if errors.Is(err, mcp.ErrTooLarge) {
+			return tooLarge(x.c.s.Limits.Message), true, true, nil
+		}
+		if err != nil {
+			return a, false, news, err
+		}
+		x.sess.alive()
+		if ev.Comment {
+			continue // life of the connection, not of the work
+		}
+		if id := r.LastID(); id != "" {
+			x.lastID = id
+		}
+		if ev.Retry > 0 {
+			x.retry = ev.Retry
+		}
+		if len(ev.Data) == 0 {
+			continue // priming (O14)
+		}
+		news = true
+		m, perr := mcp.Parse(ev.Data)
+		if perr != nil {
+			x.exec.Note("The tool server sent an event that is no JSON-RPC message; it was skipped: %v", perr)
+			continue
+		}
+		if a, done = x.take(&m); done {
+			return a, true, true, nil
+		}
+	}
+}
+
+// take handles one message of the call's stream.
+func (x *exchange) take(m *mcp.Message) (a call.Answer, done bool) {
+	switch {
+	case m.Kind == mcp.Response:
+		if sameID(m, x.id) {
+			return x.answer(m), true
+		}
+		return a, false // a replay of another call's (server-everything does this)
+	case m.Kind == mcp.Request:
+		if x.sess.isModern {
+			x.exec.Note("The tool server sent the request %s, which its era of the protocol does not allow; it was ignored.", printable([]byte(m.Method)))
+			return a, false
+		}
+		x.c.tell(x.sess, refusal(m.ID.Of(m.Raw), m.Method))
+		if m.Method != mcp.MethodPing {
+			x.exec.Note("The tool server asked for %s; it was refused, because the agent cannot serve it.", printable([]byte(m.Method)))
+		}
+		x.mu.Lock()
+		x.touch()
+		x.mu.Unlock()
+		return a, false
+	case m.Method == mcp.MethodProgress:
+		token, _ := mcp.String(m.ProgressToken.Of(m.Raw))
+		if token == x.id {
+			x.progress(m)
+		} else if other, ok := x.c.pending.Load(token); ok {
+			other.(*exchange).progress(m)
+		}
+		return a, false // a token that we never gave is nobody's (O6)
+	case m.Method == mcp.MethodToolsChanged:
+		x.c.hooks.ListChanged()
+		return a, false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.touch()
+	if err := x.exec.Emit(call.Event{Kind: call.KindMessage, Body: mcp.OneLine(bytes.Clone(m.Raw)), Hole: -1}); err != nil {
+		x.abort(err)
+	}
+	return a, false
+}
+
+// resume opens the stream again after the last whole event, with back-off
+// inside the call's limits (P2, P4, O14). A nil response comes with the answer.
+func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) (*http.Response, call.Answer) {
+	broke := time.Now()
+	if cause := context.Cause(x.read); cause != nil {
+		why = cause
+	}
+	for {
+		wait := *pause + rand.N(*pause/4+1)
+		if x.retry > 0 && *pause == resumeFirst {
+			wait = min(x.retry, time.Minute)
+		}
+		*pause = min(2**pause, resumeMax)
+		x.reading(ctx)
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-x.read.Done():
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if a, ok := x.stopped(ctx); ok {
+			return nil, a
+		}
+		if time.Since(broke) > resumeFor {
+			return nil, x.lost(ctx, why)
+		}
+		req, err := http.NewRequestWithContext(x.read, http.MethodGet, x.c.s.URL, http.NoBody)
+		if err != nil {
+			return nil, x.lost(ctx, err)
+		}
+		x.c.header(req, x.sess)
+		req.Header["Accept"] = []string{"text/event-stream"}
+		req.Header[mcp.HeaderLastEvent] = []string{x.lastID}
+		resp, err := x.c.client.Do(req)
+		switch {
+		case err != nil:
+			if a, ok := x.stopped(ctx); ok {
+				return nil, a
+			}
+			continue
+		case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
+			x.mu.Lock()
+			again := x.resumed
+			x.resumed = true
+			x.mu.Unlock()
+			if !again {
+				x.exec.Note("The tool server's stream broke (%v) and was resumed after the last event.", rootCause(why))
+			}
+			x.c.hooks.Reconnected("resumed")
+			return resp, call.Answer{}
+		case resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusRequestTimeout:
+			resp.Body.Close()
+			continue
+		}
+		resp.Body.Close()
+		x.c.hooks.Reconnected("lost")
+		return nil, interrupted("the tool server's stream broke (%v) and it refused to resume it (HTTP %d).", rootCause(why), resp.StatusCode)
+	}
+}
