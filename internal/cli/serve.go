@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/longcall/longcall/internal/app"
+	"github.com/longcall/longcall/internal/config"
+)
+
+type serveCmd struct {
+	stateFlags
+	Listen    string `short:"l" placeholder:"ADDR" help:"Address to listen on, host:port. Default: 127.0.0.1:8722."`
+	NoAuth    bool   `help:"Ask agents for no token. Only on a loopback address: then every program of this machine may call."`
+	LogFormat string `enum:",text,json" default:"" placeholder:"FORMAT" help:"How log lines are written to stderr: text or json."`
+	LogLevel  string `enum:",debug,info,warn,error" default:"" placeholder:"LEVEL" help:"From which level on: debug, info, warn or error."`
+}
+
+func (serveCmd) Help() string {
+	return `Without any config it listens on 127.0.0.1:8722, keeps its journal in your
+state folder, and makes a token that agents must send.
+
+Examples:
+  longcall serve                                 no tool server yet; shows how to connect
+  longcall serve --config ~/.cursor/mcp.json     the servers of a file you have already
+  longcall serve -c longcall.yaml --listen 127.0.0.1:9000
+  longcall serve --no-auth --log-format json
+
+Signals:
+  HUP         read the config again; running calls go on
+  INT, TERM   stop: no new calls, running ones may end (shutdown.drain)
+  a second    stop at once`
+}
+
+func (c *serveCmd) Run(r *runner) error {
+	sys := r.sys
+	cfg, err := c.load(sys)
+	if err != nil {
+		return err
+	}
+	if c.Listen != "" {
+		cfg.Listen = c.Listen
+	}
+	if c.LogFormat != "" {
+		cfg.Log.Format = config.Format(c.LogFormat)
+	}
+	if c.LogLevel != "" {
+		cfg.Log.Level = config.Level(c.LogLevel)
+	}
+	if err := cfg.Check(); err != nil {
+		return err
+	}
+	if c.NoAuth && !loopback(cfg.Listen) {
+		return usage("--no-auth on %s would let everybody who can reach this machine call your tools. Leave it out, or listen on 127.0.0.1", cfg.Listen)
+	}
+	log := newLogger(sys, cfg.Log)
+	for _, w := range cfg.Warnings {
+		log.Warn(w.Error())
+	}
+	_, err = os.Stat(tokenPath(cfg.State))
+	first := errors.Is(err, fs.ErrNotExist)
+	a, err := app.New(app.Options{
+		Config: cfg, ConfigPath: cfg.File, NoAuth: c.NoAuth,
+		Log: log, Version: buildVersion().Version,
+	})
+	if err != nil {
+		return err
+	}
+	if cfg.Log.Format == config.FormatJSON && !sys.ErrTerminal {
+		// Whoever reads JSON lines there gets nothing else.
+		log.Info("longcall serves", "url", a.URL()+"/mcp", "config", cfg.File, "state", cfg.State, "servers", cfg.Enabled(), "auth", !c.NoAuth)
+	} else {
+		banner(sys, cfg, a.URL(), a.Token(), first && sys.ErrTerminal)
+	}
+	return supervise(r.ctx, sys, cfg, a)
+}
+
+// supervise runs a until it ends or a signal says so.
+func supervise(ctx context.Context, sys *System, cfg *config.Config, a *app.App) error {
+	sigs := make(chan os.Signal, 8)
+	defer sys.Notify(sigs, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	stopping := false
+	for {
+		select {
+		case err := <-done:
+			return err
+		case s := <-sigs:
+			switch {
+			case s == syscall.SIGHUP:
+				// What is wrong with the new config is in the log; the old one goes on.
+				_ = a.Reload()
+			case stopping:
+				fmt.Fprintln(sys.Err, "longcall: stopped at once")
+				return &exitError{code: signalCode(s)}
+			default:
+				stopping = true
+				fmt.Fprintf(sys.Err, "longcall: stopping; running calls have %s to end. Once more to stop at once\n", cfg.Shutdown.Drain)
+				cancel()
+			}
+		}
+	}
+}
+
+// signalCode is the exit code of a process that a signal ended.
+func signalCode(s os.Signal) int {
+	if n, ok := s.(syscall.Signal); ok {
+		return 128 + int(n)
+	}
+	return exitToolError
+}
+
+func newLogger(sys *System, l config.Log) *slog.Logger {
+	opt := &slog.HandlerOptions{Level: l.Level.Slog()}
+	if l.Format == config.FormatJSON {
+		return slog.New(slog.NewJSONHandler(sys.Err, opt))
+	}
+	return slog.New(slog.NewTextHandler(sys.Err, opt))
+}
+
+// loopback says whether an address to listen on can be reached from this
+// machine only.
+func loopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.Unmap().IsLoopback()
+}
+
+// banner says where longcall is and how to connect to it. reveal shows the
+// token itself: never where stderr may be kept.
+func banner(sys *System, cfg *config.Config, url, token string, reveal bool) {
+	w := sys.Err
+	bold := func(s string) string {
+		if !sys.ErrTerminal {
+			return s
+		}
+		return sys.style("1", s)
+	}
+	fmt.Fprintf(w, "longcall %s serves at %s\n\n", buildVersion().Version, bold(url+"/mcp"))
+	if cfg.File != "" {
+		fmt.Fprintf(w, "  config   %s\n", clean(cfg.File))
+	} else {
+		fmt.Fprintf(w, "  config   none: name one with --config FILE; longcall config defaults prints a start\n")
+	}
+	fmt.Fprintf(w, "  state    %s\n", clean(cfg.State))
+	names := cfg.Enabled()
+	if len(names) == 0 {
+		fmt.Fprintf(w, "  servers  none yet: put some under mcpServers in the config\n")
+	}
+	for i, name := range names {
+		label := "         "
+		if i == 0 {
+			label = "  servers"
+		}
+		fmt.Fprintf(w, "%s  %s  %s\n", label, clean(name), clean(cfg.Servers[name].Where()))
+	}
+	switch {
+	case token == "":
+		fmt.Fprintf(w, "  token    none is asked for (--no-auth)\n")
+	case reveal:
+		fmt.Fprintf(w, "  token    %s\n           also in %s\n", bold(token), clean(tokenPath(cfg.State)))
+	default:
+		fmt.Fprintf(w, "  token    in %s\n", clean(tokenPath(cfg.State)))
+	}
+	e := entry{url: url + "/mcp", name: "longcall", auth: token != ""}
+	if reveal {
+		e.token = token
+	} else if e.auth {
+		e.tokenFile = tokenPath(cfg.State)
+	}
+	fmt.Fprintf(w, "\nConnect a client (again at any time: longcall clients):\n\n")
+	for _, c := range clients {
+		printEntry(w, c, e, bold)
+	}
+}
