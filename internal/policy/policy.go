@@ -1,0 +1,126 @@
+// Package policy decides what a call may do and what is kept of it, as pure values.
+package policy
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+)
+
+// Relay is how events reach an agent.
+type Relay string
+
+// Live sends them as they come; Buffered is the kill switch, one JSON body at
+// the end.
+const (
+	Live     Relay = "live"
+	Buffered Relay = "buffered"
+)
+
+// OnDisconnect says what a gone agent means for its call (I7).
+type OnDisconnect string
+
+// Auto is what the agent's era says: Detach with sessions, Cancel without
+// (SPEC §2.3). Cancel comes after the grace.
+const (
+	Auto   OnDisconnect = "auto"
+	Cancel OnDisconnect = "cancel"
+	Detach OnDisconnect = "detach"
+)
+
+// Rules are what the operator said. The zero value allows everything without
+// limits. Nobody may change rules that are in use: a reload makes new ones.
+type Rules struct {
+	Limits       call.Limits
+	Relay        Relay        // empty means Live
+	OnDisconnect OnDisconnect // empty means Auto
+	Grace        time.Duration
+	Servers      map[string]Server // by configured name
+}
+
+// Server is what is said about one server, and about its tools by their own
+// names there.
+type Server struct {
+	Overrides
+	Tools map[string]Tool
+}
+
+// Tool is what is said about one tool.
+type Tool struct {
+	Overrides
+	Deny bool
+}
+
+// Overrides replace what the level above says, field by field; nil and empty
+// leave it. Zero behind a pointer means no limit.
+type Overrides struct {
+	Connect, FirstByte, Idle, Total *time.Duration
+	Message, Call                   *int64
+	Concurrent                      *int // of a server; a tool's is ignored
+
+	Relay        Relay
+	OnDisconnect OnDisconnect
+	Grace        *time.Duration
+}
+
+// Decision is what holds for one call.
+type Decision struct {
+	// Denied, if not nil, says why the call must not run.
+	Denied       *call.End
+	Limits       call.Limits
+	Relay        Relay
+	OnDisconnect OnDisconnect // Cancel or Detach
+	Grace        time.Duration
+}
+
+// Admit decides about one call. tool is the server's own name of the tool;
+// modern is the era of the agent's request.
+func (r *Rules) Admit(principal, server, tool string, modern bool) Decision {
+	d := Decision{Limits: r.Limits, Relay: r.Relay, OnDisconnect: r.OnDisconnect, Grace: r.Grace}
+	if s, ok := r.Servers[server]; ok {
+		d.apply(&s.Overrides)
+		if s.Concurrent != nil {
+			d.Limits.PerServer = *s.Concurrent
+		}
+		if t, ok := s.Tools[tool]; ok {
+			d.apply(&t.Overrides)
+			if t.Deny {
+				d.Denied = &call.End{Outcome: call.Denied, By: "policy", Text: fmt.Sprintf(
+					"Not started: the operator of this gateway does not allow %q of %q (mcpServers.%[2]s.tools.%[1]s.deny). Nothing was sent. Do not call it again; use another tool, or ask the operator.", tool, server)}
+			}
+		}
+	}
+	if d.Relay == "" {
+		d.Relay = Live
+	}
+	if d.OnDisconnect == "" || d.OnDisconnect == Auto {
+		d.OnDisconnect = Detach
+		if modern {
+			d.OnDisconnect = Cancel
+		}
+	}
+	return d
+}
+
+func (d *Decision) apply(o *Overrides) {
+	set(&d.Limits.Connect, o.Connect)
+	set(&d.Limits.FirstByte, o.FirstByte)
+	set(&d.Limits.Idle, o.Idle)
+	set(&d.Limits.Total, o.Total)
+	set(&d.Limits.Message, o.Message)
+	set(&d.Limits.Call, o.Call)
+	set(&d.Grace, o.Grace)
+	if o.Relay != "" {
+		d.Relay = o.Relay
+	}
+	if o.OnDisconnect != "" {
+		d.OnDisconnect = o.OnDisconnect
+	}
+}
+
+func set[T any](to, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
