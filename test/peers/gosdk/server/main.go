@@ -1,0 +1,81 @@
+// Command server is a tool server on the official Go SDK, in both eras.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const modern = "2026-07-28"
+
+type textArgs struct {
+	Text string `json:"text"`
+}
+
+type slowArgs struct {
+	Duration float64 `json:"duration_ms"`
+	Steps    int     `json:"steps"`
+}
+
+func main() {
+	port := flag.Int("port", 0, "port on 127.0.0.1; 0 means standard input and output")
+	era := flag.String("era", "both", "legacy, modern or both")
+	flag.Parse()
+	server := mcp.NewServer(&mcp.Implementation{Name: "go", Version: "1.0.0"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "echo", Description: "Says it back."}, echo)
+	mcp.AddTool(server, &mcp.Tool{Name: "fail", Description: "Fails."}, fail)
+	mcp.AddTool(server, &mcp.Tool{Name: "slow", Description: "Takes its time."}, slow)
+	if *port == 0 {
+		log.Fatal(server.Run(context.Background(), &mcp.StdioTransport{}))
+	}
+	get := func(*http.Request) *mcp.Server { return server }
+	sessions := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)})
+	stateless := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{Stateless: true})
+	log.Fatal(http.ListenAndServe(fmt.Sprintf("127.0.0.1:%d", *port), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// One handler of the SDK serves one era.
+		if*era == "modern" || *era == "both" && r.Header.Get("Mcp-Protocol-Version") >= modern {
+			stateless.ServeHTTP(w, r)
+			return
+		}
+		sessions.ServeHTTP(w, r)
+	})))
+}
+
+func text(s string) *mcp.CallToolResult {
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s}}}
+}
+
+func echo(_ context.Context, _ *mcp.CallToolRequest, a textArgs) (*mcp.CallToolResult, any, error) {
+	return text(a.Text), nil, nil
+}
+
+func fail(_ context.Context, _ *mcp.CallToolRequest, a textArgs) (*mcp.CallToolResult, any, error) {
+	r := text(a.Text)
+	r.IsError = true
+	return r, nil, nil
+}
+
+func slow(ctx context.Context, r *mcp.CallToolRequest, a slowArgs) (*mcp.CallToolResult, any, error) {
+	for i := 1; i <= a.Steps; i++ {
+		if token := r.Params.GetProgressToken(); token != nil {
+			p := &mcp.ProgressNotificationParams{
+				ProgressToken: token, Progress: float64(i), Total: float64(a.Steps), Message: fmt.Sprintf("step %d", i),
+			}
+			if err := r.Session.NotifyProgress(ctx, p); err != nil {
+				return nil, nil, err
+			}
+		}
+		select {
+		case <-time.After(time.Duration(a.Duration / float64(a.Steps) * float64(time.Millisecond))):
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+	return text(fmt.Sprintf("slow finished %d steps", a.Steps)), nil, nil
+}

@@ -1,0 +1,32 @@
+"""One tool call with version 1 of the Python SDK: a JSON line per event; exit 0 result, 3 tool error, 4 other error.
+
+python client_v1.py --url URL --tool NAME --args JSON [--bearer TOKEN]
+"""
+
+import asyncio
+import json
+
+from mcp import ClientSession
+from mcp.client.streamable_http import streamablehttp_client
+
+from common import Events, options
+
+o = options()
+
+
+async def main(events: Events) -> int:
+    async with (
+        streamablehttp_client(o.url, headers=o.headers) as (read, write, _),
+        ClientSession(read, write) as session,
+    ):
+        init = await session.initialize()
+        events.say("connected", protocol=init.protocolVersion)
+        events.say("tools", names=[t.name for t in (await session.list_tools()).tools])
+        events.begin()
+        r = await session.call_tool(o.tool, json.loads(o.args), progress_callback=events.progress)
+        return events.result(r.isError, r.content)
+
+
+events = Events()
+with events.errors():
+    raise SystemExit(asyncio.run(main(events)))
