@@ -82,7 +82,7 @@ func (s *wordSet) find(name []byte) word {
 	}
 	var room [64]byte
 	b := bare(room[:0], name)
-	if secretNames[string(b)] {
+	if len(b) <= 4 && secretNames[string(b)] {
 		return secretWord
 	}
 	for i := 0; i+1 < len(b); i++ {
@@ -111,25 +111,67 @@ type pairSet [1 << 16 / 64]uint64
 func (p *pairSet) add(a, b byte)      { i := uint(a)<<8 | uint(b); p[i/64] |= 1 << (i % 64) }
 func (p *pairSet) has(a, b byte) bool { i := uint(a)<<8 | uint(b); return p[i/64]&(1<<(i%64)) != 0 }
 
-// fixedMarks begin what the fixed patterns find, in lower case.
-var fixedMarks = []string{
-	"bearer", "basic", "negotiate", "akia", "asia", "abia", "acca", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
-	"github_pat_", "glpat-", "xox", "xapp-", "hooks.slack.com", "sk-", "sk_", "rk_", "aiza", "ya29.", "npm_", "hf_", "pypi-",
-	"sg.", "lc_", "-----begin", "eyj", "://", ":\\/", "sig=", "signature=", "sshpass", "-u", "--user", "--proxy-user",
+// group of patterns. A text is tried only with those that its marks call for.
+type group uint16
+
+const (
+	groupWords group = 1 << iota // a word of ours, and something that could give it a value
+	groupScheme
+	groupURL
+	groupPEM
+	groupJWT
+	groupShape
+	groupQuery
+	groupLogin
+	groupAll group = 1<<iota - 1
+)
+
+// mark begins what a group of patterns finds, in lower case. Those that are
+// everywhere also need another byte.
+type mark struct {
+	text  string
+	group group
+	needs byte
 }
+
+var fixedMarks = func() []mark {
+	ms := []mark{
+		{"bearer", groupScheme, 0},
+		{"basic", groupScheme, 0},
+		{"negotiate", groupScheme, 0},
+		{"://", groupURL, '@'},
+		{`:\/`, groupURL, '@'},
+		{"-----begin", groupPEM, 0},
+		{"eyj", groupJWT, '.'},
+		{"sig=", groupQuery, 0},
+		{"signature=", groupQuery, 0},
+		{"hooks.slack.com", groupQuery, 0},
+		{"sshpass", groupLogin, 0},
+		{"-u", groupLogin, ':'},
+		{"--user", groupLogin, ':'},
+		{"--proxy-user", groupLogin, ':'},
+	}
+	for _, shape := range []string{
+		"akia", "asia", "abia", "acca", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "xapp-",
+		"sk-", "sk_", "rk_", "aiza", "ya29.", "npm_", "hf_", "pypi-", "sg.", "lc_",
+	} {
+		ms = append(ms, mark{shape, groupShape, 0})
+	}
+	return ms
+}()
 
 // markSet tells texts that may have a secret from all others, fast.
 type markSet struct {
 	always bool // some word is not ASCII: its cases are left to the patterns
 	pairs  pairSet
-	fixed  [256][]string
+	fixed  [256][]mark
 	words  [256][]string // bare; separators in the text do not count
 }
 
 func newMarkSet(words []string) (m markSet) {
 	for _, f := range fixedMarks {
-		m.fixed[f[0]] = append(m.fixed[f[0]], f)
-		m.pairs.add(f[0], f[1])
+		m.fixed[f.text[0]] = append(m.fixed[f.text[0]], f)
+		m.pairs.add(f.text[0], f.text[1])
 	}
 	for _, w := range words {
 		w = strings.ToLower(w)
@@ -149,45 +191,40 @@ func newMarkSet(words []string) (m markSet) {
 	return m
 }
 
-func (m *markSet) suspect(text []byte) bool {
+// suspect says which patterns may find something in the text.
+func (m *markSet) suspect(text []byte) group {
 	if m.always {
-		return true
+		return groupAll
 	}
-	assigns := -1 // whether anything in the text could give a word a value: not known yet
+	var found group
+	bare := false // nothing in the text could give a word a value
 	for i := 0; i+1 < len(text); i++ {
 		c := lower[text[i]]
 		if !m.pairs.has(c, lower[text[i+1]]) {
 			continue
 		}
 		for _, f := range m.fixed[c] {
-			if hasPrefixFold(text[i:], f) && (f[0] != ':' && f != "-u" || bytes.IndexByte(text, needs(f)) >= 0) {
-				return true
+			if found&f.group == 0 && hasPrefixFold(text[i:], f.text) && (f.needs == 0 || bytes.IndexByte(text, f.needs) >= 0) {
+				found |= f.group
 			}
+		}
+		if found&groupWords != 0 || bare {
+			continue
 		}
 		for _, w := range m.words[c] {
-			if !hasBarePrefix(text[i:], w) {
-				continue
-			}
-			if assigns < 0 {
-				assigns = 0
-				if bytes.ContainsAny(text, "=:") || bytes.Contains(text, []byte("--")) {
-					assigns = 1
+			if hasBarePrefix(text[i:], w) {
+				if bare = !assigns(text); !bare {
+					found |= groupWords
 				}
-			}
-			if assigns == 1 {
-				return true
+				break
 			}
 		}
 	}
-	return false
+	return found
 }
 
-// needs is what must also be there after very common marks.
-func needs(mark string) byte {
-	if mark == "-u" {
-		return ':' // curl -u user:password
-	}
-	return '@' // https://user:password@host
+func assigns(text []byte) bool {
+	return bytes.IndexByte(text, '=') >= 0 || bytes.IndexByte(text, ':') >= 0 || bytes.Contains(text, []byte("--"))
 }
 
 func hasPrefixFold(text []byte, low string) bool {
@@ -222,8 +259,9 @@ func hasBarePrefix(text []byte, low string) bool {
 // pattern finds secrets in a text. with gets the submatches and returns what
 // stands there instead.
 type pattern struct {
-	re   *regexp.Regexp
-	with func(m []string) string
+	group group
+	re    *regexp.Regexp
+	with  func(m []string) string
 }
 
 // keepFirst replaces all but the first group.
@@ -257,26 +295,26 @@ func newPatterns(words []string) []pattern {
 	}
 	names := `(?:` + strings.Join(exprs, "|") + `)`
 	return []pattern{
-		{regexp.MustCompile(`(?s)-----BEGIN [^-]*-----.*?(?:-----END [^-]*-----|$)`), whole},
+		{groupPEM, regexp.MustCompile(`(?s)-----BEGIN [^-]*-----.*?(?:-----END [^-]*-----|$)`), whole},
 		// A header, up to the quote that it stands in or to the end of the line.
-		{regexp.MustCompile(`(?i)('[\w-]*(?:authorization|cookie|api-key)\s*[:=]\s*)[^'\r\n]+`), keepFirst},
-		{regexp.MustCompile(`(?i)("[\w-]*(?:authorization|cookie|api-key)\s*[:=]\s*)[^"\r\n]+`), keepFirst},
-		{regexp.MustCompile(`(?im)((?:^|[^\w'"-])[\w-]*(?:authorization|cookie)\s*[:=]\s*)[^\s"'\\][^\r\n]*`), keepFirst},
-		{regexp.MustCompile(`(?i)(\b(?:bearer|negotiate)\s+)[A-Za-z0-9._~+/=-]{6,}`), keepFirst},
-		{regexp.MustCompile(`(?i)(\bbasic\s+)([A-Za-z0-9+/=_-]{4,})`), basic},
-		{regexp.MustCompile(`(:\\?/\\?/)[^\s/?#"'<>\\]*@`), func(m []string) string { return m[1] + redacted + "@" }},
-		{regexp.MustCompile(`(:\\?/\\?/)[^\s/?#@:"'<>\\]*:([^\s"'<>]*)@`), userinfo},
-		{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)*`), whole},
-		{regexp.MustCompile(`(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}` +
+		{groupWords, regexp.MustCompile(`(?i)('[\w-]*(?:authorization|cookie|api-key)\s*[:=]\s*)[^'\r\n]+`), keepFirst},
+		{groupWords, regexp.MustCompile(`(?i)("[\w-]*(?:authorization|cookie|api-key)\s*[:=]\s*)[^"\r\n]+`), keepFirst},
+		{groupWords, regexp.MustCompile(`(?im)((?:^|[^\w'"-])[\w-]*(?:authorization|cookie)\s*[:=]\s*)[^\s"'\\][^\r\n]*`), keepFirst},
+		{groupScheme, regexp.MustCompile(`(?i)(\b(?:bearer|negotiate)\s+)[A-Za-z0-9._~+/=-]{6,}`), keepFirst},
+		{groupScheme, regexp.MustCompile(`(?i)(\bbasic\s+)([A-Za-z0-9+/=_-]{4,})`), basic},
+		{groupURL, regexp.MustCompile(`(:\\?/\\?/)[^\s/?#"'<>\\]*@`), func(m []string) string { return m[1] + redacted + "@" }},
+		{groupURL, regexp.MustCompile(`(:\\?/\\?/)[^\s/?#@:"'<>\\]*:([^\s"'<>]*)@`), userinfo},
+		{groupJWT, regexp.MustCompile(`eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)*`), whole},
+		{groupShape, regexp.MustCompile(`(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}` +
 			`|glpat-[A-Za-z0-9_.-]{16,}|xox[a-z]-[A-Za-z0-9-]{8,}|xapp-[A-Za-z0-9-]{8,}|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{16,}` +
 			`|pypi-[A-Za-z0-9_-]{16,}|\b(?:sk-(?:ant|proj|or|svcacct)-[A-Za-z0-9_-]{8,}|sk-[A-Za-z0-9_-]{16,}|[sr]k_(?:live|test|prod)_[A-Za-z0-9]{8,}|npm_[A-Za-z0-9]{20,}|hf_[A-Za-z0-9]{20,}|lc_[A-Za-z0-9_-]{32,}` +
 			`|SG\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,})`), whole},
-		{regexp.MustCompile(`(?i)(hooks\.slack\.com/services/)[A-Za-z0-9/_-]+`), keepFirst},
-		{regexp.MustCompile(`(?i)(\b(?:x-amz-)?(?:sig|signature)=)[A-Za-z0-9%+/=_-]{16,}`), keepFirst},
-		{regexp.MustCompile(`(?i)(\bsshpass\s+-p\s*)` + value), keepFirst},
-		{regexp.MustCompile(`((?:^|\s)(?:-u|--user|--proxy-user)[\s=]*["']?[^\s:"'/]*:)[^\s"']+`), keepFirst},
-		{regexp.MustCompile(`(?i)([\w.-]*` + names + `[\w-]*\\*["']?\s*(?:=>|[=:])\s*)(` + value + `)`), assigned},
-		{regexp.MustCompile(`(?i)((?:^|\s)--?[\w-]*` + names + `[\w-]*\s+)(` + noFlag + `)`), assigned},
+		{groupQuery, regexp.MustCompile(`(?i)(hooks\.slack\.com/services/)[A-Za-z0-9/_-]+`), keepFirst},
+		{groupQuery, regexp.MustCompile(`(?i)(\b(?:x-amz-)?(?:sig|signature)=)[A-Za-z0-9%+/=_-]{16,}`), keepFirst},
+		{groupLogin, regexp.MustCompile(`(?i)(\bsshpass\s+-p\s*)` + value), keepFirst},
+		{groupLogin, regexp.MustCompile(`((?:^|\s)(?:-u|--user|--proxy-user)[\s=]*["']?[^\s:"'/]*:)[^\s"']+`), keepFirst},
+		{groupWords, regexp.MustCompile(`(?i)([\w.-]*` + names + `[\w-]*\\*["']?\s*(?:=>|[=:])\s*)(` + value + `)`), assigned},
+		{groupWords, regexp.MustCompile(`(?i)((?:^|\s)--?[\w-]*` + names + `[\w-]*\s+)(` + noFlag + `)`), assigned},
 	}
 }
 
@@ -315,9 +353,13 @@ func assigned(m []string) string {
 
 // text is a string's text without its secrets. JSON inside of it is walked as
 // such, so that quotes in quotes cannot hide anything. whole is false if clean
-// is a beginning only, which is then also changed.
+// is a beginning only, which then counts as changed.
 func (r *Redactor) text(text []byte, window, nested int) (clean string, changed, whole bool) {
-	if t := bytes.TrimLeft(text, " \t\r\n"); len(t) > 1 && (t[0] == '{' || t[0] == '[') {
+	i := 0
+	for i < len(text) && (text[i] == ' ' || text[i] == '\n' || text[i] == '\t' || text[i] == '\r') {
+		i++
+	}
+	if i+1 < len(text) && (text[i] == '{' || text[i] == '[') {
 		if nested >= maxNested {
 			return redacted, true, true
 		}
@@ -332,20 +374,23 @@ func (r *Redactor) text(text []byte, window, nested int) (clean string, changed,
 	if most := window + overlap; len(text) > most {
 		text, whole = text[:most], false
 	}
-	if !r.marks.suspect(text) {
+	found := r.marks.suspect(text)
+	if found == 0 {
 		if whole {
 			return "", false, true
 		}
 		return string(text), true, false
 	}
-	clean, changed = r.clean(text)
+	clean, changed = r.clean(text, found)
 	return clean, changed || !whole, whole
 }
 
-func (r *Redactor) clean(text []byte) (string, bool) {
+func (r *Redactor) clean(text []byte, found group) (string, bool) {
 	s := string(text)
 	for _, p := range r.texts {
-		s = p.replace(s)
+		if p.group&found != 0 {
+			s = p.replace(s)
+		}
 	}
 	return s, s != string(text)
 }

@@ -107,7 +107,7 @@ func (w *walker) release() {
 // spliced is the input up to end with all splices made.
 func (w *walker) spliced(end int) []byte {
 	slices.SortFunc(w.splices, func(a, b splice) int { return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(b.end, a.end)) })
-	out, from := make([]byte, 0, end+32), 0
+	out, from := make([]byte, 0, min(end, w.window+2*overlap)+32), 0
 	for _, s := range w.splices {
 		if s.start < from || s.start >= end {
 			continue // inside of one that is gone already, or never shown
@@ -197,9 +197,9 @@ func (w *walker) ended() {
 
 func (w *walker) name(top *frame, raw jsontext.Value, end int) {
 	name := unquoted(raw)
-	if w.end == 0 && w.r.marks.suspect(name) {
+	if found := w.r.marks.suspect(name); found != 0 && w.end == 0 {
 		// Such as an address with a password, as the name of its settings.
-		if clean, changed := w.r.clean(name); changed {
+		if clean, changed := w.r.clean(name, found); changed {
 			if w.names++; w.names > 1 { // two names must not become one
 				clean += " #" + strconv.Itoa(w.names)
 			}
@@ -240,6 +240,7 @@ func (w *walker) scalar(top *frame, raw jsontext.Value, end int) {
 		}
 		return
 	}
+	raw, whole := w.visible(raw, start)
 	text := unquoted(raw)
 	if top != nil && top.role == roleName {
 		top.pair = w.r.names.find(text)
@@ -258,13 +259,37 @@ func (w *walker) scalar(top *frame, raw jsontext.Value, end int) {
 		w.end = start
 		return
 	}
-	clean, changed, whole := w.r.text(text, w.window-start, w.nested)
-	if changed {
+	clean, changed, all := w.r.text(text, w.window-start, w.nested)
+	whole = whole && all
+	if changed || !whole {
+		if !changed {
+			clean = string(text)
+		}
 		w.splices = append(w.splices, splice{start, end, quoted(clean)})
 	}
 	if !whole {
 		w.end = end
 	}
+}
+
+// visible is as much of a long string as is worth looking at: a file of a
+// megabyte is not decoded for the few kilobytes that are kept. JSON needs its end.
+func (w *walker) visible(raw jsontext.Value, start int) (jsontext.Value, bool) {
+	most := max(w.window-start, 0) + overlap
+	if len(raw) <= most || raw[1] == '{' || raw[1] == '[' || raw[1] == ' ' || raw[1] == '\\' {
+		return raw, true
+	}
+	i := 1
+	for i < most {
+		if raw[i] == '\\' {
+			i++
+			if raw[i] == 'u' {
+				i += 4
+			}
+		}
+		i++
+	}
+	return append(raw[:i:i], '"'), false
 }
 
 // quoted is a text that may have been cut in the middle of a character.
