@@ -20,10 +20,13 @@ func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a c
 		return failed("Not started: the request cannot be passed on: %v. Nothing was sent.", err), true
 	}
 	if err := w.out.put(p.id, message, x.Dispatched); err != nil {
-		if errors.Is(err, errOver) {
+		switch {
+		case errors.Is(err, errOver):
 			return a, false
+		case ctx.Err() != nil:
+			return a, true
 		}
-		return failed("Not started: %v. Nothing was sent. If this goes on, the tool server %q hangs: restart it.", err, w.name), true
+		return failed("Not started: %v. Nothing was sent.", err), true
 	}
 	for _, limit := range []time.Duration{x.Limits.FirstByte, x.Limits.Idle} {
 		if limit > 0 {

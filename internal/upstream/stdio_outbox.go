@@ -45,7 +45,7 @@ func (o *outbox) put(id string, message []byte, before func() error) error {
 	case o.finished:
 		return errOver
 	case o.bytes > 0 && o.bytes+len(line) > outboxSize:
-		return fmt.Errorf("the tool server does not read its input: %d bytes are waiting for it", o.bytes)
+		return fmt.Errorf("the tool server does not read its input (%d bytes are waiting for it); if this goes on, it hangs and must be restarted", o.bytes)
 	}
 	if before != nil {
 		if err := before(); err != nil {

@@ -66,9 +66,9 @@ func (c *stdioConn) supervise(l *life) {
 	case <-p.exited:
 	case <-w.broken:
 		// It closed its stdin or stdout: nothing can be said any more.
-		w.out.finish()
 		if hung = !p.wait(context.Background(), time.Second); hung {
-			p.stop(context.Background(), 0, time.Second)
+			w.out.finish()
+			p.stop(context.Background(), time.Second, time.Second)
 		}
 	}
 	running := w.running()
@@ -262,7 +262,7 @@ func (h *hello) discover(ctx context.Context, modernOnly bool) error {
 			case err != nil:
 				return err
 			case modern:
-				w.modern = true
+				h.opened(r)
 				return nil
 			case modernOnly:
 				return errors.New(`it answered server/discover like a server of the legacy era; set "era" to auto`)
@@ -283,6 +283,23 @@ func (h *hello) discover(ctx context.Context, modernOnly bool) error {
 	}
 }
 
+// opened begins the modern era, with the answer to discover. In this era a
+// server tells of changes only who asked.
+func (h *hello) opened(r *response) {
+	w := h.life.wire
+	w.modern = true
+	result, err := r.result()
+	if err != nil {
+		return
+	}
+	if tools := member(member(result, "capabilities"), "tools"); string(member(tools, "listChanged")) == "true" {
+		w.mu.Lock()
+		id := w.nameLocked()
+		w.mu.Unlock()
+		w.send(outgoingRequest(id, "subscriptions/listen", []byte(`{"notifications":{"toolsListChanged":true}}`), true))
+	}
+}
+
 // both asks for initialize while discover is not answered.
 func (h *hello) both(ctx context.Context, d *waiter) error {
 	w := h.life.wire
@@ -292,8 +309,9 @@ func (h *hello) both(ctx context.Context, d *waiter) error {
 	if err := w.out.put(i.id, outgoingRequest(i.id, mcp.MethodInitialize, initializeParams, false), nil); err != nil {
 		return err
 	}
-	var refused error           // by initialize
-	var answered, modern bool   // discover
+	var refused error         // by initialize
+	var answered, modern bool // discover
+	var r *response
 	var settle <-chan time.Time // after it, a modern answer need not wait for initialize
 	for {
 		select {
@@ -303,7 +321,7 @@ func (h *hello) both(ctx context.Context, d *waiter) error {
 				return nil
 			}
 		case <-d.wake:
-			r, _ := d.got()
+			r, _ = d.got()
 			answered = true
 			modern, _ = verdict(r)
 			t := time.NewTimer(probeWait)
@@ -311,7 +329,7 @@ func (h *hello) both(ctx context.Context, d *waiter) error {
 			settle = t.C
 		case <-settle:
 			if modern {
-				w.modern = true
+				h.opened(r)
 				return nil
 			}
 		case <-w.ended:
@@ -322,7 +340,7 @@ func (h *hello) both(ctx context.Context, d *waiter) error {
 		switch {
 		case refused == nil || !answered:
 		case modern:
-			w.modern = true
+			h.opened(r)
 			return nil
 		default:
 			return refused
