@@ -184,14 +184,16 @@ func (r *SSEReader) half() bool {
 // passOver drops what is there of a line that is too long to keep.
 func (r *SSEReader) passOver() {
 	in := &r.in
-	if !r.long && in.end-in.line > r.lineLimit() {
+	if !r.long {
 		line := in.buf[in.line:in.end]
 		if !r.began {
 			line = bytes.TrimPrefix(line, bom)
 		}
-		r.long, r.remark = true, line[0] == ':'
-		if bytes.HasPrefix(line, []byte("data:")) {
-			r.refuse()
+		if len(line) > r.lineLimit() {
+			r.long, r.remark = true, line[0] == ':'
+			if bytes.HasPrefix(line, []byte("data:")) {
+				r.refuse()
+			}
 		}
 	}
 	if r.long {
@@ -231,7 +233,7 @@ func (r *SSEReader) field(line []byte, start int) {
 			r.id = string(value)
 		}
 	case "event":
-		if r.name != string(value) {
+		if r.name = "message"; string(value) != r.name {
 			r.name = string(value)
 		}
 	case "retry":
