@@ -107,12 +107,13 @@ func TestLookCommand(t *testing.T) {
 
 func TestRing(t *testing.T) {
 	var r ring
-	want := ""
+	var all strings.Builder
 	for i := range 30000 {
 		s := strconv.Itoa(i) + "\n"
-		want += s
+		all.WriteString(s)
 		r.write([]byte(s))
 	}
+	want := all.String()
 	if got := r.text(); got != want[len(want)-ringSize:] {
 		t.Error("the ring does not hold the last bytes")
 	}

@@ -211,7 +211,7 @@ func (c *clock) next() time.Duration {
 			wait = min(wait, c.every)
 		}
 	}
-	return max(wait, time.Millisecond)
+	return wait
 }
 
 // ping asks the server for a sign of life, one question at a time: a server

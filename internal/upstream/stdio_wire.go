@@ -59,7 +59,7 @@ func newWire(s Server, hooks Hooks, r io.Reader, w io.WriteCloser) *wire {
 	return &wire{
 		name: s.Name, limit: limit, single: s.Share != "server", hooks: hooks,
 		prefix: "lc" + strings.ToLower(rand.Text()[:10]) + "-",
-		in:     mcp.NewLineReader(r, int(min(limit, math.MaxInt32))), out: newOutbox(w), epoch: time.Now(),
+		in:     mcp.NewLineReader(r, int(min(limit, math.MaxInt32))), out: newOutbox(w), epoch: time.Now().Add(-1),
 		waiting: map[string]*waiter{}, tokens: map[string]*waiter{},
 		broken: make(chan struct{}), read: make(chan struct{}), ended: make(chan struct{}),
 	}
@@ -145,7 +145,8 @@ func (w *wire) forget(p *waiter) {
 	p.mu.Unlock()
 }
 
-func (w *wire) since() int64 { return max(1, int64(time.Since(w.epoch))) }
+// since is now; never 0, which means never.
+func (w *wire) since() int64 { return int64(time.Since(w.epoch)) }
 
 func (p *waiter) got() (*response, error) {
 	p.mu.Lock()
