@@ -33,7 +33,7 @@ func (x *Exec) Dispatched() error {
 	}
 	c.rec.Dispatched = time.Now()
 	c.appendLocked(Event{Kind: KindDispatched, Hole: -1})
-	c.rec.Request = nil // sent: never needed again
+	c.rec.Request, x.Spec.Request = nil, nil // sent: never needed again, also in a copy of the Spec
 	return nil
 }
 

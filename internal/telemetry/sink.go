@@ -1,0 +1,115 @@
+package telemetry
+
+import (
+	"context"
+	"io"
+	"sync"
+)
+
+// Sink is where log lines go before they are written: Write copies and returns.
+// A terminal that is paused, or a host that never reads our stderr, so holds
+// up no call.
+//
+// It keeps at most a bounded number of bytes. When it is full, whole lines are
+// dropped and counted; as soon as there is room again, a line says how many.
+type Sink struct {
+	w    io.Writer
+	max  int
+	wake chan struct{}
+	done chan struct{} // Run has returned
+
+	mu      sync.Mutex
+	buf     []byte
+	spare   []byte
+	dropped uint64 // in all
+	untold  uint64 // since the last line about it
+	note    func(n uint64)
+	closed  bool
+}
+
+// NewSink makes a Sink that holds up to max bytes for w; 0 means 1 MiB. Run
+// must be started, and Close must be called.
+func NewSink(w io.Writer, max int) *Sink {
+	if max <= 0 {
+		max = 1 << 20
+	}
+	return &Sink{w: w, max: max, wake: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+func (s *Sink) setNote(f func(n uint64)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.note = f
+}
+
+// Write takes one whole line. It never waits and never fails.
+func (s *Sink) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	if s.closed || len(s.buf)+len(p) > s.max {
+		s.dropped++
+		s.untold++
+	} else {
+		s.buf = append(s.buf, p...)
+	}
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+// Dropped is how many lines were not kept.
+func (s *Sink) Dropped() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dropped
+}
+
+// Run writes lines until Close. It is to be called once.
+func (s *Sink) Run() {
+	defer close(s.done)
+	for {
+		s.mu.Lock()
+		out, closed, untold, note := s.buf, s.closed, s.untold, s.note
+		s.buf, s.spare, s.untold = s.spare[:0], nil, 0
+		s.mu.Unlock()
+		if len(out) > 0 {
+			// Where an error could be told is just what failed.
+			_, _ = s.w.Write(out)
+		}
+		s.mu.Lock()
+		if cap(out) <= 64<<10 { // what one burst took is given back
+			s.spare = out[:0]
+		}
+		s.mu.Unlock()
+		switch {
+		case untold > 0 && note != nil && !closed:
+			note(untold)
+		case len(out) > 0:
+		case closed:
+			return
+		default:
+			<-s.wake
+		}
+	}
+}
+
+// Close writes what is left and ends Run. It waits until ctx is done, or that
+// has happened. If it has not, a writer that is stuck is left behind: nothing
+// can interrupt it.
+func (s *Sink) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,153 @@
+// Package telemetry tells the operator what longcall does: in log lines, metrics and spans.
+//
+// Nothing here waits for anybody: a reader of the log that stalls, a collector
+// that is gone, cost lines and spans, which are counted, and never a call.
+// No credential, argument, command or output is given to it, and what looks
+// like one is kept out once more on the way (I10).
+package telemetry
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+)
+
+// Options of a Telemetry. The zero value logs nothing and traces nothing.
+type Options struct {
+	Log      *slog.Logger // from Logger; nil means no lines
+	Version  string       // of longcall
+	Revision string       // of the source, if known
+	Traces   TraceOptions
+}
+
+// Telemetry is told about requests, calls and upstream connections as they
+// pass. Its methods do not block and are safe for concurrent use.
+type Telemetry struct {
+	log     *slog.Logger
+	metrics *metrics
+	tracing *Tracing
+}
+
+var _ call.Observer = (*Telemetry)(nil)
+
+// New makes a Telemetry. Shutdown must be called when it is not needed any
+// more. An error says that the span exporter cannot be set up.
+func New(opt Options) (*Telemetry, error) {
+	t := &Telemetry{log: opt.Log}
+	if t.log == nil {
+		t.log = slog.New(slog.DiscardHandler)
+	}
+	opt.Traces.Version = opt.Version
+	if opt.Traces.Log == nil {
+		opt.Traces.Log = t.log
+	}
+	tracing, err := NewTracing(opt.Traces)
+	if err != nil {
+		return nil, err
+	}
+	t.tracing = tracing
+	t.metrics = newMetrics(opt.Version, opt.Revision)
+	return t, nil
+}
+
+// Handler serves /metrics.
+func (t *Telemetry) Handler() http.Handler { return t.metrics.handler() }
+
+// Runner makes the calls that next carries part of the caller's trace. Without
+// tracing it is next itself.
+func (t *Telemetry) Runner(next call.Runner) call.Runner { return t.tracing.Runner(next) }
+
+// Shutdown sends the spans that wait, bounded by ctx, and returns when nothing
+// of the Telemetry runs any more (I8).
+func (t *Telemetry) Shutdown(ctx context.Context) error { return t.tracing.Shutdown(ctx) }
+
+// CallStarted implements call.Observer.
+func (t *Telemetry) CallStarted(r *call.Record) {
+	t.metrics.callStarted()
+	t.tracing.callStarted(r)
+	if r.Denied == nil && t.log.Enabled(context.Background(), slog.LevelDebug) {
+		l := line{time: r.Started, level: slog.LevelDebug, text: "call started"}
+		l.str("event", "call_start")
+		l.call(r)
+		l.write(t.log)
+	}
+}
+
+// CallEnded implements call.Observer.
+func (t *Telemetry) CallEnded(r *call.Record, stored bool) {
+	t.metrics.callEnded(r, stored)
+	t.tracing.callEnded(r)
+
+	// What the agent was shown is in its request's line. Here is what became
+	// of the call, whoever was there to see it.
+	level := slog.LevelInfo
+	switch {
+	case !stored:
+		level = slog.LevelWarn
+	case r.End.Outcome == call.Completed, r.End.Outcome == call.Denied:
+		level = slog.LevelDebug
+	}
+	if !t.log.Enabled(context.Background(), level) {
+		return
+	}
+	l := line{time: r.Ended, level: level, text: endText(r.End.Outcome, "call")}
+	l.str("event", "call_end")
+	l.call(r)
+	l.end(&r.End)
+	l.ms("ms", r.Ended.Sub(r.Started))
+	if !r.Dispatched.IsZero() && r.FirstByte.After(r.Dispatched) {
+		l.ms("upstream_first_byte_ms", r.FirstByte.Sub(r.Dispatched))
+	}
+	l.num("bytes", int64(r.Bytes))
+	l.num("events", int64(r.Seq))
+	if r.Missing > 0 {
+		l.num("missing", int64(r.Missing))
+	}
+	if !stored {
+		l.add(slog.Bool("stored", false))
+	}
+	l.write(t.log)
+}
+
+// EventLost implements call.Observer.
+func (t *Telemetry) EventLost(call.ID) { t.metrics.lost.Inc() }
+
+// UpstreamReconnected counts a connection to a tool server that was renewed:
+// result is "session", "resumed" or "lost".
+func (t *Telemetry) UpstreamReconnected(server, result string) {
+	t.metrics.reconnects.WithLabelValues(t.metrics.server(server), oneOf(result, "session", "resumed", "lost")).Inc()
+}
+
+// UpstreamRestarted counts a tool server's process that was started again.
+func (t *Telemetry) UpstreamRestarted(server string) {
+	t.metrics.restarts.WithLabelValues(t.metrics.server(server)).Inc()
+}
+
+// ProgressCoalesced counts progress of a tool server that was merged into a
+// later one before anybody saw it.
+func (t *Telemetry) ProgressCoalesced(n int) { t.metrics.coalesced.Add(float64(n)) }
+
+// SetServers says which tool servers are configured: only they are label
+// values, so that nobody can make new series. Series of others are removed.
+func (t *Telemetry) SetServers(names []string) { t.metrics.setServers(names) }
+
+// JournalStats are a journal's numbers as of now.
+type JournalStats struct {
+	QueueBytes int64         // waiting to be stored
+	Lag        time.Duration // age of the oldest of them
+	Commits    uint64
+	Operations uint64 // stored in those commits
+	Dropped    uint64 // of operations that were not stored, because the queue was full or the store failed
+	Failing    bool   // the last commit failed
+}
+
+// SetJournal says where the journal's numbers come from. It is asked at each
+// scrape.
+func (t *Telemetry) SetJournal(stats func() JournalStats) { t.metrics.journal.Store(&stats) }
+
+// SetLogDrops says where the number of log lines that were dropped comes from,
+// such as Sink.Dropped.
+func (t *Telemetry) SetLogDrops(drops func() uint64) { t.metrics.logDrops.Store(&drops) }
