@@ -158,7 +158,11 @@ func (k *checker) numbers() {
 		k.warn("beats.comment", "5s is below every known limit", "proxies cut connections that are silent for 10s")
 	}
 	if c.Limits.Message > c.Limits.Call && c.Limits.Call != 0 {
-		k.warn("limits.call", "raise call, or lower message", "it is below limits.message, so no message can be that large")
+		key := "limits.call"
+		if _, ok := c.pos[key]; !ok {
+			key = "limits.message"
+		}
+		k.warn(key, "raise call, or lower message", "limits.call is below limits.message, so no message can be that large")
 	}
 }
 

@@ -330,12 +330,14 @@ func Parse(data []byte, filename string, getenv func(string) (string, bool)) (*C
 	c.File = filename
 	d.config(root, c)
 	c.Warnings, c.pos = d.warnings, d.pos
+	// What could not be decoded has its default, so the rest can be checked too:
+	// an operator wants to hear of everything at once.
+	if errs, ok := c.Check().(Errors); ok {
+		d.errs = append(d.errs, errs...)
+	}
 	if len(d.errs) > 0 {
 		sortErrors(d.errs)
 		return nil, d.errs
-	}
-	if err := c.Check(); err != nil {
-		return nil, err
 	}
 	sortErrors(c.Warnings)
 	return c, nil

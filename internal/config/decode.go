@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
 	"reflect"
@@ -95,6 +96,19 @@ var homes = func() map[string][]string {
 	return m
 }()
 
+// elsewhere is where a key of ours would have a meaning.
+func elsewhere(key string) []string {
+	if where := homes[key]; where != nil {
+		return where
+	}
+	for _, k := range slices.Sorted(maps.Keys(homes)) {
+		if bare(k) == bare(key) {
+			return homes[k]
+		}
+	}
+	return nil
+}
+
 func join(path, key string) string {
 	if path == "" {
 		return key
@@ -109,7 +123,7 @@ func (d *decoder) unknown(m member, path string, known []string) {
 		d.fail(m.position, key, fmt.Sprintf("did you mean %q?", near), "unknown key")
 		return
 	}
-	if where := homes[m.key]; len(where) > 0 {
+	if where := elsewhere(m.key); len(where) > 0 {
 		d.fail(m.position, key, "it belongs to "+strings.Join(where, " or "), "this key has no meaning here")
 		return
 	}
@@ -150,7 +164,7 @@ func (d *decoder) value(n *node, v reflect.Value, path string, f field) {
 	}
 	switch v.Kind() {
 	case reflect.String:
-		if s, ok := d.scalar(n, path, "a string", "write a value, or remove the key"); ok {
+		if s, ok := d.scalar(n, path, "a string", `write a value, "" for an empty one, or remove the key`); ok {
 			v.SetString(d.text(s, n, path, f))
 		}
 	case reflect.Bool:
@@ -279,7 +293,7 @@ func (d *decoder) duration(n *node, path, s string, p *time.Duration) {
 	case err == nil:
 		*p = v
 	case errors.Is(err, errRange):
-		d.fail(n.position, path, "write 0 for no limit", "%s is too long", quote(s))
+		d.fail(n.position, path, "write a shorter one", "%s is too long", quote(s))
 	case n.kind == kindNumber && !strings.HasPrefix(s, "-"):
 		d.fail(n.position, path, fmt.Sprintf("write a unit, such as %ss or %sms", s, s), "the duration has no unit")
 	default:
@@ -293,7 +307,7 @@ func (d *decoder) size(n *node, path, s string, p *Size) {
 	case err == nil:
 		*p = v
 	case errors.Is(err, errRange):
-		d.fail(n.position, path, "write 0 for no limit", "%s is too large", quote(s))
+		d.fail(n.position, path, "write a smaller one", "%s is too large", quote(s))
 	default:
 		d.fail(n.position, path, "write one such as 64KiB, 16MiB or 1048576", "%s is not a size", quote(s))
 	}

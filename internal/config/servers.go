@@ -134,7 +134,7 @@ func (d *decoder) server(m member, path string) Server {
 	}
 	known := keysOf(fieldsOf(reflect.TypeFor[Server]()))
 	kept.members = slices.DeleteFunc(kept.members, func(m member) bool {
-		if slices.Contains(known, m.key) || nearest(m.key, known) != "" || len(homes[m.key]) > 0 {
+		if slices.Contains(known, m.key) || nearest(m.key, known) != "" || len(elsewhere(m.key)) > 0 {
 			return false
 		}
 		d.warn(m.position, join(path, m.key), foreignKeys[m.key], "this key of a host has no effect here")
@@ -232,7 +232,7 @@ func (d *decoder) entry(at position, s *Server, path string) {
 			}
 		}
 	case hasCommand:
-		if s.Command == "" && !d.lax {
+		if s.Command == "" && !d.lax && !d.failed(join(path, "command")) {
 			d.fail(here("command"), join(path, "command"), "write the program to start", "the command is empty")
 		}
 		if s.Type != "" && s.Type != TransportStdio {
@@ -264,8 +264,14 @@ func (d *decoder) entry(at position, s *Server, path string) {
 	}
 }
 
+// failed says whether a key's value is known to be wrong, as when a variable is
+// missing; no more need be said about it.
+func (d *decoder) failed(key string) bool {
+	return slices.ContainsFunc(d.errs, func(e Error) bool { return e.Key == key })
+}
+
 func (d *decoder) url(s string, p position, path string) {
-	if d.lax {
+	if d.lax || d.failed(path) {
 		return
 	}
 	// The text may hold a credential, so no message quotes it.
@@ -329,8 +335,7 @@ func (d *decoder) tokens(c *Config) {
 		}
 		switch {
 		case t == "":
-			// A missing variable has been reported already.
-			if !slices.ContainsFunc(d.errs, func(e Error) bool { return e.Key == key }) {
+			if !d.failed(key) {
 				d.fail(p, key, "write a long random one, by ${VAR} or file:", "the token is empty")
 			}
 		case len(t) < minToken:

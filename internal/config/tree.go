@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
@@ -132,17 +133,17 @@ type jsonReader struct {
 	dec  *jsontext.Decoder
 	at   position
 	off  int
+	end  int // of the last scalar or bracket
 }
 
 func jsonTree(data []byte, filename string) (*node, *Error) {
 	r := &jsonReader{data: data, dec: jsontext.NewDecoder(bytes.NewReader(data)), at: position{1, 1}}
 	n, err := r.value(0)
 	if err == nil {
-		if r.dec.PeekKind() == 0 {
+		if _, err := r.dec.ReadToken(); err == io.EOF {
 			return n, nil
 		}
-		off := int(r.dec.InputOffset())
-		p := positionAt(data, off+leading(data[off:]))
+		p := positionAt(data, r.end+leading(data[r.end:]))
 		return nil, &Error{File: filename, Line: p.line, Col: p.col, Text: "something follows the end of the JSON object", Hint: "remove it"}
 	}
 	off, text, hint := int(r.dec.InputOffset()), err.Error(), "mend the JSON here, or just before"
@@ -205,6 +206,7 @@ func (r *jsonReader) value(depth int) (*node, error) {
 			}
 		}
 		_, err := r.dec.ReadToken()
+		r.end = int(r.dec.InputOffset())
 		return n, err
 	}
 	return r.scalar()
@@ -215,7 +217,8 @@ func (r *jsonReader) scalar() (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{position: r.move(int(r.dec.InputOffset()) - len(v)), text: string(v)}
+	r.end = int(r.dec.InputOffset())
+	n := &node{position: r.move(r.end - len(v)), text: string(v)}
 	switch v.Kind() {
 	case '"':
 		b, err := jsontext.AppendUnquote(nil, v)
@@ -256,8 +259,11 @@ func yamlTree(data []byte, filename string) (root *node, e *Error) {
 				e.Line, e.Col = t.Position.Line, t.Position.Column
 			}
 		}
-		if strings.Contains(e.Text, "already defined") {
+		switch {
+		case strings.Contains(e.Text, "already defined"):
 			e.Text, e.Hint = "the same key is there twice", "keep one of them"
+		case strings.Contains(e.Text, "'\t'"):
+			e.Text, e.Hint = "a tab stands where YAML allows none", "indent with blanks"
 		}
 		return nil, e
 	}
@@ -268,6 +274,9 @@ func yamlTree(data []byte, filename string) (root *node, e *Error) {
 		}
 		if root != nil {
 			p := at(doc.Body)
+			if doc.Start != nil {
+				p = position{doc.Start.Position.Line, doc.Start.Position.Column}
+			}
 			return nil, &Error{File: filename, Line: p.line, Col: p.col, Text: "a second document begins here", Hint: "a config is one document: remove the line ---"}
 		}
 		if root, e = r.node(doc.Body, 0); e != nil {
