@@ -85,8 +85,11 @@ func load(path string) (string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	if err != nil {
+	if errors.Is(err, fs.ErrPermission) {
 		return "", fmt.Errorf("read the token file %s: %w; it must belong to the user who runs longcall", path, cause(err))
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the token file %s: %w; make its folder usable, or set state: in the config", path, cause(err))
 	}
 	defer f.Close()
 	info, err := f.Stat()

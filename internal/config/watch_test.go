@@ -71,6 +71,7 @@ func started(t *testing.T, told <-chan string, path string) {
 
 // TestWatch: the ways in which editors and tools write a file.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "c.yaml")
 	put(t, path, "first")
@@ -109,6 +110,7 @@ func TestWatch(t *testing.T) {
 
 // TestWatchSameContent: what changes no content is no change.
 func TestWatchSameContent(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "c.yaml")
 	told := watched(t, path)
@@ -130,6 +132,7 @@ func TestWatchSameContent(t *testing.T) {
 // TestWatchLinks: a configuration map of Kubernetes is a link to a link that is
 // replaced; other people keep the real file elsewhere.
 func TestWatchLinks(t *testing.T) {
+	t.Parallel()
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	for _, v := range []string{"v1", "v2"} {
 		if err := os.Mkdir(filepath.Join(dir, v), 0o700); err != nil {
