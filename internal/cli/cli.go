@@ -78,8 +78,15 @@ func (s *System) width() int {
 type grammar struct {
 	Serve serveCmd `cmd:"" group:"run" help:"Run the gateway: agents connect here, tool servers stand behind."`
 
+	Demo demoCmd `cmd:"" group:"run" help:"See the problem and the cure in under a minute, with no set-up."`
+
+	Call  callCmd  `cmd:"" group:"use" help:"Call a tool like an agent would, and watch its progress."`
+	Tools toolsCmd `cmd:"" group:"use" help:"List the tools of all servers, or of one."`
+	Calls callsCmd `cmd:"" group:"use" help:"List calls, show what happened to one, follow it, cancel it."`
+
 	Clients    clientsCmd    `cmd:"" group:"set" help:"Print the entry that connects a client: Claude Code, Codex, VS Code, Cursor."`
 	Config     configCmd     `cmd:"" group:"set" help:"Check a config file, or print every default."`
+	Completion completionCmd `cmd:"" group:"set" help:"Print the script that completes commands in your shell."`
 	Version    versionCmd    `cmd:"" group:"set" help:"Print the version."`
 }
 
@@ -132,6 +139,10 @@ func Main(ctx context.Context, sys *System, args []string) (code int) {
 			panic(v)
 		}
 	}()
+	if len(args) > 0 && args[0] == "__complete" {
+		complete(ctx, sys, args[1:])
+		return exitOK
+	}
 	var g grammar
 	k, err := newParser(sys, &g)
 	if err != nil {

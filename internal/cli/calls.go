@@ -1,0 +1,447 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+)
+
+type callsCmd struct {
+	List   callsListCmd   `cmd:"" default:"withargs" help:"List calls, newest first."`
+	Show   callsShowCmd   `cmd:"" help:"Show the whole timeline of a call."`
+	Follow callsFollowCmd `cmd:"" help:"Show what a running call does, live, until its end."`
+	Cancel callsCancelCmd `cmd:"" help:"Cancel a running call."`
+}
+
+func (callsCmd) Help() string {
+	return `Examples:
+  longcall calls                                   the newest ones
+  longcall calls --running
+  longcall calls --server files --since 1h --json
+  longcall calls show c_4f7x                       the start of an id is enough
+  longcall calls follow c_4f7x
+  longcall calls cancel c_4f7x --reason "wrong branch"`
+}
+
+type callsListCmd struct {
+	stateFlags
+	Running bool   `help:"Only calls that have not ended."`
+	Server  string `placeholder:"NAME" help:"Only calls of this tool server."`
+	Tool    string `placeholder:"NAME" help:"Only calls of this tool; * stands for anything."`
+	Outcome string `placeholder:"OUTCOME" enum:",running,completed,failed,cancelled,timed_out,denied,interrupted" default:"" help:"Only calls that ended so: completed, failed, cancelled, timed_out, denied, interrupted; or running."`
+	Since   string `placeholder:"WHEN" help:"Only calls that started since then: 10m, 2h, 7d, or a time such as 2026-11-30T08:00."`
+	Limit   int    `short:"n" default:"30" placeholder:"N" help:"At most so many; 0 for all."`
+	JSON    bool   `name:"json" help:"Print them as JSON, one call a line."`
+}
+
+func (callsListCmd) Help() string {
+	return `Examples:
+  longcall calls
+  longcall calls --running
+  longcall calls --outcome timed_out --since 7d
+  longcall calls --tool 'deploy*' --json | jq .id`
+}
+
+// callJSON is a call as scripts see it.
+type callJSON struct {
+	ID         call.ID         `json:"id"`
+	Server     string          `json:"server"`
+	Tool       string          `json:"tool"`
+	PublicTool string          `json:"public_tool,omitempty"`
+	Outcome    string          `json:"outcome"` // running while it has not ended
+	ToolError  bool            `json:"tool_error,omitempty"`
+	Code       int             `json:"code,omitempty"`
+	By         string          `json:"by,omitempty"`
+	Limit      string          `json:"limit,omitempty"`
+	Text       string          `json:"text,omitempty"`
+	Started    time.Time       `json:"started"`
+	Dispatched *time.Time      `json:"dispatched,omitempty"`
+	FirstByte  *time.Time      `json:"first_byte,omitempty"`
+	Ended      *time.Time      `json:"ended,omitempty"`
+	Seconds    float64         `json:"seconds"` // until the end, or until now
+	Principal  string          `json:"principal"`
+	Client     string          `json:"client,omitempty"`
+	Era        string          `json:"era"`
+	RequestID  string          `json:"request_id,omitempty"`
+	Events     uint64          `json:"events"`
+	Missing    uint64          `json:"missing,omitempty"`
+	Bytes      uint64          `json:"bytes"`
+	Arguments  json.RawMessage `json:"arguments,omitempty"` // as kept
+	Digest     string          `json:"digest,omitempty"`
+	Deliveries []deliveryJSON  `json:"deliveries"`
+	Timeline   []eventJSON     `json:"timeline,omitempty"`
+}
+
+type deliveryJSON struct {
+	How       call.How  `json:"how"`
+	Kind      string    `json:"kind"`
+	Era       string    `json:"era,omitempty"`
+	Attached  time.Time `json:"attached"`
+	Ended     time.Time `json:"ended"`
+	FirstByte float64   `json:"first_byte_seconds"`
+	Bytes     int64     `json:"bytes"`
+	Events    int64     `json:"events"`
+	Dropped   int64     `json:"dropped,omitempty"`
+}
+
+func set(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func newCallJSON(r *call.Record, deliveries []call.Delivery) callJSON {
+	c := callJSON{
+		ID: r.ID, Server: r.Server, Tool: r.Tool, PublicTool: r.PublicTool,
+		Outcome: string(r.End.Outcome), ToolError: r.End.ToolError, Code: r.End.Code, By: r.End.By, Limit: r.End.Limit, Text: r.End.Text,
+		Started: r.Started, Dispatched: set(r.Dispatched), FirstByte: set(r.FirstByte), Ended: set(r.Ended),
+		Seconds: took(r).Seconds(), Principal: r.Principal, Client: r.Client, Era: r.Era, RequestID: r.RequestID,
+		Events: r.Seq, Missing: r.Missing, Bytes: r.Bytes, Digest: r.Digest, Deliveries: []deliveryJSON{},
+	}
+	if r.End.Outcome == call.Running {
+		c.Outcome = "running"
+	}
+	if json.Valid(r.Arguments) {
+		c.Arguments = r.Arguments
+	}
+	for _, d := range deliveries {
+		c.Deliveries = append(c.Deliveries, deliveryJSON{d.How, d.Kind, d.Era, d.Attached, d.Ended, d.FirstByte.Seconds(), d.Bytes, d.Events, d.Dropped})
+	}
+	return c
+}
+
+func took(r *call.Record) time.Duration {
+	if r.Ended.IsZero() {
+		return time.Since(r.Started)
+	}
+	return r.Ended.Sub(r.Started)
+}
+
+// since reads a moment: a time, or how long ago.
+func since(s string, now time.Time) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		if n, err := strconv.ParseFloat(days, 64); err == nil && n >= 0 {
+			return now.Add(-time.Duration(n * 24 * float64(time.Hour))), nil
+		}
+	}
+	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02"} {
+		if t, err := time.ParseInLocation(layout, s, now.Location()); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, usage("--since: %q is neither a time (2026-11-30T08:00) nor how long ago (10m, 2h, 7d)", clean(s))
+}
+
+// page is how many calls are read of the journal at once.
+const page = 500
+
+func (c *callsListCmd) Run(r *runner) error {
+	cfg, err := c.load(r.sys)
+	if err != nil {
+		return err
+	}
+	j, err := openJournal(cfg.State)
+	if err != nil {
+		return err
+	}
+	defer j.Close()
+	from, err := since(c.Since, time.Now())
+	if err != nil {
+		return err
+	}
+	f := filter{Server: c.Server, Since: from, Running: c.Running, Limit: page}
+	switch {
+	case c.Outcome == "running":
+		f.Running = true
+	case c.Outcome != "" && c.Running:
+		return usage("--running and --outcome %s exclude each other", c.Outcome)
+	case c.Outcome != "":
+		f.Outcome = call.Outcome(c.Outcome)
+	}
+	var recs []call.Record
+	for {
+		part, err := j.List(r.ctx, f)
+		if err != nil {
+			return err
+		}
+		for _, rec := range part {
+			if c.Tool == "" || match(c.Tool, rec.Tool) || match(c.Tool, rec.PublicTool) {
+				recs = append(recs, rec)
+			}
+		}
+		if len(part) < f.Limit || c.Limit > 0 && len(recs) >= c.Limit {
+			break
+		}
+		f.Before = part[len(part)-1].ID
+	}
+	if c.Limit > 0 && len(recs) > c.Limit {
+		recs = recs[:c.Limit]
+	}
+	return c.print(r, j, recs)
+}
+
+func match(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return err == nil && ok || pattern == name
+}
+
+func (c *callsListCmd) print(r *runner, j *reader, recs []call.Record) error {
+	sys := r.sys
+	if c.JSON {
+		enc := json.NewEncoder(sys.Out)
+		enc.SetEscapeHTML(false)
+		for i := range recs {
+			d, err := j.Deliveries(r.ctx, recs[i].ID)
+			if err != nil {
+				return err
+			}
+			if err := enc.Encode(newCallJSON(&recs[i], d)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(recs) == 0 {
+		fmt.Fprintln(sys.Err, "no calls")
+		return nil
+	}
+	rows := make([][]string, 0, len(recs))
+	for i := range recs {
+		rec := &recs[i]
+		d, err := j.Deliveries(r.ctx, rec.ID)
+		if err != nil {
+			return err
+		}
+		id := string(rec.ID)
+		if sys.OutTerminal {
+			id = shortID(rec.ID)
+		}
+		rows = append(rows, []string{id, when(rec.Started, time.Now()), duration(took(rec)), clean(rec.Server + "/" + rec.Tool), outcomeWords(rec.End), deliveryWords(d)})
+	}
+	width := 0
+	if sys.OutTerminal {
+		width = sys.width()
+	}
+	table(sys.Out, width, []string{"ID", "STARTED", "TOOK", "TOOL", "OUTCOME", "DELIVERY"}, rows)
+	return nil
+}
+
+// when is a time for people: of the clock today, with the day before.
+func when(t, now time.Time) string {
+	t = t.Local()
+	if y, m, d := t.Date(); now.Year() == y && now.Month() == m && now.Day() == d {
+		return t.Format("15:04:05")
+	}
+	return t.Format("2006-01-02 15:04")
+}
+
+// deliveryWords says what became of the readers: that one got the result, if
+// one did, else the last.
+func deliveryWords(list []call.Delivery) string {
+	if len(list) == 0 {
+		return "-"
+	}
+	last := list[len(list)-1].How
+	for _, d := range list {
+		if d.How == call.Delivered {
+			last = d.How
+		}
+	}
+	s := string(last)
+	if len(list) > 1 {
+		s += fmt.Sprintf(" (%d readers)", len(list))
+	}
+	return s
+}
+
+type callsCancelCmd struct {
+	whereFlags
+	ID     string `arg:"" help:"Id of the call, or how it begins."`
+	Reason string `placeholder:"TEXT" help:"Why; it is kept in the call's record, and the agent reads it."`
+}
+
+func (callsCancelCmd) Help() string {
+	return `It asks the longcall that runs the call, which tells the tool server and says so
+to the agent. It returns when that was accepted; the call's end may come later.
+
+Examples:
+  longcall calls cancel c_4f7x
+  longcall calls cancel c_4f7x --reason "wrong branch"`
+}
+
+func (c *callsCancelCmd) Run(r *runner) error {
+	g, err := c.running(r.ctx, r.sys)
+	if err != nil {
+		return err
+	}
+	if g == nil {
+		cfg, err := c.load(r.sys)
+		if err != nil {
+			return err
+		}
+		return noneRunning(cfg.State)
+	}
+	id := call.ID(c.ID)
+	if g.state != "" {
+		j, err := openJournal(g.state)
+		if err != nil {
+			return err
+		}
+		defer j.Close()
+		if id, err = findCall(r.ctx, j, c.ID); err != nil {
+			return err
+		}
+	}
+	if err := g.cancel(r.ctx, id, c.Reason); err != nil {
+		return err
+	}
+	fmt.Fprintf(r.sys.Out, "cancel of %s was asked for; longcall calls follow %s shows the end\n", shortID(id), shortID(id))
+	return nil
+}
+
+type callsFollowCmd struct {
+	stateFlags
+	ID   string `arg:"" help:"Id of the call, or how it begins."`
+	JSON bool   `name:"json" help:"Print each event as JSON, one a line."`
+}
+
+func (callsFollowCmd) Help() string {
+	return `What has happened so far comes first, then what happens, until the end. Ctrl-C
+stops the watching, not the call. The exit code is that of "longcall call":
+0 completed, 1 tool error, 3 failed, 4 denied, 5 cancelled, 6 timed out,
+7 interrupted, 8 JSON-RPC error.
+
+Examples:
+  longcall calls follow c_4f7x
+  longcall calls follow c_4f7x --json`
+}
+
+// followEvery is how often the journal is looked at; longcall stores events a
+// few milliseconds after they came.
+const followEvery = 80 * time.Millisecond
+
+func (c *callsFollowCmd) Run(r *runner) error {
+	cfg, err := c.load(r.sys)
+	if err != nil {
+		return err
+	}
+	j, err := openJournal(cfg.State)
+	if err != nil {
+		return err
+	}
+	defer j.Close()
+	id, err := findCall(r.ctx, j, c.ID)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	defer cancel(nil)
+	sigs := make(chan os.Signal, 1)
+	defer r.sys.Notify(sigs, os.Interrupt, syscall.SIGTERM)()
+	go func() {
+		select {
+		case <-sigs:
+			cancel(errInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	end, err := c.follow(ctx, r.sys, j, id)
+	if errors.Is(err, errInterrupted) {
+		fmt.Fprintf(r.sys.Err, "longcall: stopped watching; the call goes on (longcall calls cancel %s ends it)\n", shortID(id))
+		return &exitError{code: 128 + int(syscall.SIGINT)}
+	}
+	if err != nil {
+		return err
+	}
+	if code := outcomeCode(*end); code != exitOK {
+		return &exitError{code: code}
+	}
+	return nil
+}
+
+func (c *callsFollowCmd) follow(ctx context.Context, sys *System, j *reader, id call.ID) (*call.End, error) {
+	rec, err := j.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	t := &timeline{sys: sys, rec: rec, json: c.JSON}
+	t.head()
+	var m *meter
+	if !c.JSON && sys.ErrTerminal {
+		m = newMeter(sys, clean(rec.Server+"/"+rec.Tool))
+		m.start = rec.Started
+		defer m.close()
+	}
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	after := uint64(0)
+	for {
+		events, next, err := readOn(ctx, j, id, after)
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return nil, err
+		}
+		for i := range events {
+			e := &events[i]
+			if m != nil && e.Kind == call.KindProgress {
+				m.progress(progressOf(e))
+			}
+			if m != nil {
+				m.above(func() { t.event(e) })
+			} else {
+				t.event(e)
+			}
+			if e.Kind == call.KindEnd {
+				return e.End, nil
+			}
+		}
+		if next > after {
+			after = next
+			continue // there may be more
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// gap stands for events that are not kept.
+const gap = call.Kind(0)
+
+// readOn reads events after a position. Where some are not kept, an event of
+// kind gap says how many, in its Seq, and reading goes on behind.
+func readOn(ctx context.Context, j *reader, id call.ID, after uint64) (events []call.Event, next uint64, err error) {
+	events, err = j.Read(ctx, id, after, 256<<10)
+	if errors.Is(err, call.ErrGap) {
+		first, err := j.Next(ctx, id, after)
+		if err != nil {
+			return nil, after, err
+		}
+		return []call.Event{{Kind: gap, Seq: first - after - 1, Hole: -1}}, first - 1, nil
+	}
+	if n := len(events); n > 0 {
+		after = events[n-1].Seq
+	}
+	return slices.Clip(events), after, err
+}
