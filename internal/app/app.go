@@ -21,6 +21,7 @@ import (
 	"github.com/longcall/longcall/internal/config"
 	"github.com/longcall/longcall/internal/downstream"
 	"github.com/longcall/longcall/internal/journal/sqlite"
+	"github.com/longcall/longcall/internal/telemetry"
 	"github.com/longcall/longcall/internal/upstream"
 )
 
@@ -40,6 +41,7 @@ type App struct {
 	snap    atomic.Pointer[snapshot]
 	auth    *auth.Authenticator
 	token   string
+	tel     *telemetry.Telemetry
 	journal *sqlite.Journal
 	pool    *upstream.Pool
 	engine  *call.Engine
@@ -88,6 +90,9 @@ func New(o Options) (_ *App, err error) {
 		return nil, err
 	}
 
+	if err := a.openTelemetry(c); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	a.journal, err = sqlite.Open(ctx, JournalPath(c.State), sqlite.Options{
@@ -98,14 +103,16 @@ func New(o Options) (_ *App, err error) {
 		return nil, err
 	}
 	a.onStop("journal", func(context.Context) error { return a.journal.Close() })
+	a.tel.SetJournal(a.journalStats)
 
-	a.pool = upstream.NewPool(upstream.Options{Dir: c.State, Log: o.Log})
+	a.pool = upstream.NewPool(upstream.Options{Dir: c.State, Log: o.Log, Observer: a.tel})
 	a.onStop("tool servers", func(ctx context.Context) error { a.pool.Stop(ctx); return nil })
 	a.pool.SetServers(servers(c, a.snap.Load().rules))
 
-	a.engine = call.NewEngine(a.journal, a.pool, call.Options{
-		Epoch:  a.journal.Epoch(),
-		Refuse: c.Journal.OnFailure == config.FailureRefuse,
+	a.engine = call.NewEngine(a.journal, a.tel.Runner(a.pool), call.Options{
+		Epoch:    a.journal.Epoch(),
+		Refuse:   c.Journal.OnFailure == config.FailureRefuse,
+		Observer: a.tel,
 	})
 	lost, err := a.engine.Recover(ctx)
 	if err != nil {
@@ -122,7 +129,10 @@ func New(o Options) (_ *App, err error) {
 		Admit:    a.admit,
 		Settings: func() *downstream.Settings { return a.snap.Load().settings },
 		Info:     downstream.ServerInfo{Name: "longcall", Version: o.Version},
+		Observer: requests{a.tel},
 		Log:      o.Log,
+
+		SessionEnded: a.pool.EndSession,
 	})
 
 	if err := a.listen(); err != nil {
@@ -303,6 +313,7 @@ func (a *App) Reload() error {
 	if !a.opt.NoAuth {
 		a.auth.Set(a.tokens(c))
 	}
+	a.tel.SetServers(c.Enabled())
 	a.pool.SetServers(servers(c, snap.rules))
 	a.pool.Warm("local")
 	a.log.Info("config read again", "servers", len(a.pool.Servers()))

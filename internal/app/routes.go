@@ -19,6 +19,9 @@ func (a *App) routes() http.Handler {
 		io.WriteString(w, "ok\n") // live: nothing more
 	})
 	mux.HandleFunc("GET /readyz", a.readyz)
+	if a.opt.Config.Metrics.Enabled {
+		mux.Handle("GET /metrics", a.tel.Handler())
+	}
 	mux.HandleFunc("POST /api/calls/{id}/cancel", a.cancelCall)
 	return mux
 }

@@ -85,9 +85,11 @@ type Request struct {
 	Dropped   int64         // progress that the agent did not get
 	Beats     int64         // comments and progress of ours
 	MaxGap    time.Duration // longest silence on a call's stream
+	Kind      string        // of the attachment to a call: "sse" or "json"
 	// How the attachment to a call, or the session's stream, ended; empty for
 	// other requests, and if the agent cancelled: then nothing is delivered.
 	How call.How
+	End *call.End // of the call, as the agent was shown it; nil if it was shown none
 }
 
 // Observer is told about requests as they pass, for log lines, metrics and
@@ -110,7 +112,7 @@ type ServerInfo struct {
 	Instructions string // for the model; may be empty
 }
 
-// Options of a Handler. All but Observer and Log are needed.
+// Options of a Handler. All but Observer, Log and SessionEnded are needed.
 type Options struct {
 	Engine   *call.Engine
 	Catalog  Catalog
@@ -120,6 +122,9 @@ type Options struct {
 	Info     ServerInfo
 	Observer Observer
 	Log      *slog.Logger
+	// SessionEnded is called when a legacy session is no more; it must not
+	// block. May be nil.
+	SessionEnded func(principal, session string)
 }
 
 // Handler serves /mcp for all servers, with tools named server__tool, and
@@ -148,7 +153,7 @@ func New(opt Options) *Handler {
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
-	h.sessions = newSessions(h.running)
+	h.sessions = newSessions(h.running, opt.SessionEnded)
 	h.unwatch = opt.Catalog.Watch(h.sessions.changed)
 	return h
 }

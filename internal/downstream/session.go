@@ -47,13 +47,23 @@ type inCall struct {
 // idle longest goes, but none with a stream or a running call.
 type sessions struct {
 	running func(principal string, id call.ID) bool
+	ended   func(principal, id string) // does not block
 
 	mu sync.Mutex // taken before a session's own
 	m  map[string]*session
 }
 
-func newSessions(running func(string, call.ID) bool) *sessions {
-	return &sessions{running: running, m: map[string]*session{}}
+func newSessions(running func(string, call.ID) bool, ended func(principal, id string)) *sessions {
+	if ended == nil {
+		ended = func(string, string) {}
+	}
+	return &sessions{running: running, ended: ended, m: map[string]*session{}}
+}
+
+// remove forgets a session. ss.mu is held.
+func (ss *sessions) remove(s *session) {
+	delete(ss.m, s.id)
+	ss.ended(s.principal, s.id)
 }
 
 var sessionIDs = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
@@ -80,18 +90,18 @@ func (ss *sessions) evict() bool {
 	var oldest *session
 	var since time.Time
 	before := len(ss.m)
-	for id, s := range ss.m {
+	for _, s := range ss.m {
 		used, busy := s.idle(ss.running)
 		switch {
 		case busy:
 		case time.Since(used) > maxIdle:
-			delete(ss.m, id)
+			ss.remove(s)
 		case oldest == nil || used.Before(since):
 			oldest, since = s, used
 		}
 	}
 	if len(ss.m) == before && oldest != nil {
-		delete(ss.m, oldest.id)
+		ss.remove(oldest)
 	}
 	return len(ss.m) < before
 }
@@ -109,7 +119,7 @@ func (ss *sessions) use(id, principal, server string) *session {
 	defer s.mu.Unlock()
 	now := time.Now()
 	if s.posts == 0 && s.stream == nil && now.Sub(s.used) > maxIdle && !s.anyCall(ss.running) {
-		delete(ss.m, id)
+		ss.remove(s)
 		return nil
 	}
 	s.used = now
@@ -120,7 +130,7 @@ func (ss *sessions) use(id, principal, server string) *session {
 // drop forgets a session and ends its stream. Its running calls go on.
 func (ss *sessions) drop(s *session) {
 	ss.mu.Lock()
-	delete(ss.m, s.id)
+	ss.remove(s)
 	ss.mu.Unlock()
 	s.endStream(nil)
 }
@@ -128,7 +138,9 @@ func (ss *sessions) drop(s *session) {
 func (ss *sessions) clear() {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	clear(ss.m)
+	for _, s := range ss.m {
+		ss.remove(s)
+	}
 }
 
 // changed notes that a server's list of tools has changed.
