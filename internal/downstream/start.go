@@ -12,7 +12,7 @@ func badCall(m *mcp.Message) string {
 	if name, ok := mcp.String(m.Name.Of(m.Raw)); !ok || name == "" {
 		return "tools/call needs params.name, a string."
 	}
-	if a := m.Arguments.Of(m.Raw); a != nil && !isObject(a) {
+	if a := m.Arguments.Of(m.Raw); a != nil && !isObject(a) && string(a) != "null" {
 		return "params.arguments must be an object."
 	}
 	if m.MetaToken.Ok() && !isProgressToken(m.MetaToken.Of(m.Raw)) {
@@ -43,7 +43,7 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	id := m.ID.Of(m.Raw)
 	d := x.h.opt.Admit(x.q.Principal, t.server, t.tool, x.modern)
 	args := m.Arguments.Of(m.Raw)
-	if args == nil {
+	if !isObject(args) {
 		args = []byte("{}")
 	}
 	spec := call.Spec{
