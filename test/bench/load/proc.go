@@ -1,0 +1,58 @@
+package load
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// process is the process id of a gateway or of the floor; 0 is not measured.
+type process int
+
+// usage is what a process has used: its CPU time so far, and its memory and
+// descriptors now. All is zero where there is no /proc.
+type usage struct {
+	cpu time.Duration
+	rss int64 // bytes
+	fds int
+}
+
+const tick = time.Second / 100 // USER_HZ
+
+func (p process) usage() (u usage) {
+	if p == 0 {
+		return u
+	}
+	dir := filepath.Join("/proc", strconv.Itoa(int(p)))
+	b, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return u
+	}
+	// Field k of proc(5) is number k-3 after the command's closing parenthesis.
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(f) < 22 {
+		return u
+	}
+	u.cpu = ticks(f[11]) + ticks(f[12])
+	pages, _ := strconv.ParseInt(f[21], 10, 64) // the kernel writes numbers
+	u.rss = pages * int64(os.Getpagesize())
+	fds, _ := os.ReadDir(filepath.Join(dir, "fd")) // a process that has just ended has none
+	u.fds = len(fds)
+	return u
+}
+
+func ticks(s string) time.Duration {
+	n, _ := strconv.ParseInt(s, 10, 64) // the kernel writes numbers
+	return time.Duration(n) * tick
+}
+
+// AtRest is the memory that the endpoint's process takes now.
+func (e *Endpoint) AtRest() Metrics {
+	if e.proc == 0 {
+		return Metrics{}
+	}
+	return Metrics{"rss_mb": mib(e.proc.usage().rss)}
+}
