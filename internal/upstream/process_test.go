@@ -14,6 +14,7 @@ import (
 
 // I8: after close nothing of the process is left, however it behaves.
 func TestProcessLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, flags string
 		child       string // what a grandchild does

@@ -240,15 +240,17 @@ func (c *stdioConn) live(st *starting) {
 	}
 	failures := c.failures
 	c.mu.Unlock()
+	switch {
+	case err == nil:
+		c.hooks.Log.Info("tool server started", "pid", l.process.pid, "modern", l.wire.modern)
+	case !errors.Is(err, errClosed):
+		c.hooks.Log.Warn("tool server did not start", "error", err, "in_a_row", failures)
+	}
 	st.life, st.err = l, err
 	close(st.done)
 	if err != nil {
-		if !errors.Is(err, errClosed) {
-			c.hooks.Log.Warn("tool server did not start", "error", err, "in_a_row", failures)
-		}
 		return
 	}
-	c.hooks.Log.Info("tool server started", "pid", l.process.pid, "modern", l.wire.modern)
 	if again && c.hooks.Restarted != nil {
 		c.hooks.Restarted()
 	}

@@ -106,6 +106,7 @@ func TestStdioRunsAWholeTextInSingleBytes_O15(t *testing.T) {
 
 // O25: over the limit the call fails and says so; others, and the session, go on.
 func TestStdioLongLines_O25(t *testing.T) {
+	t.Parallel()
 	s := childServer("legacy")
 	s.Limits.Message = 2 << 20
 	r := newRig(t, s)
@@ -162,6 +163,7 @@ func TestStdioDrainsStderr_O26(t *testing.T) {
 // O21, P7: the server, and only this server, hears of the cancel at once, with
 // its own id.
 func TestStdioPassesCancelOn_O21_P7(t *testing.T) {
+	t.Parallel()
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
 			r := newRig(t, childServer(era))
@@ -192,6 +194,7 @@ func TestStdioPassesCancelOn_O21_P7(t *testing.T) {
 
 // O22: an answer after the cancel is kept for the record and shown to nobody.
 func TestStdioKeepsLateAnswer_O22(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"", "error"} {
 		r := newRig(t, childServer("legacy"))
 		c := r.start(fmt.Sprintf(`{"do":"late","n":500,"text":%q}`, kind), call.Limits{})
@@ -303,6 +306,7 @@ func TestStdioToolAndProtocolErrors(t *testing.T) {
 }
 
 func TestStdioEras(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		flags, era string
 		modern     bool
@@ -389,6 +393,7 @@ func TestStdioThatCannotStart(t *testing.T) {
 }
 
 func TestStdioBacksOff(t *testing.T) {
+	t.Parallel()
 	s := childServer("legacy once=" + filepath.Join(t.TempDir(), "f"))
 	s.RestartMin, s.RestartMax = 100*time.Millisecond, 150*time.Millisecond
 	r := newRig(t, s)
@@ -418,6 +423,7 @@ func TestStdioBacksOff(t *testing.T) {
 }
 
 func TestStdioConnectLimit(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, childServer("legacy start=1500"))
 	s := r.follow(r.start(`{"do":"count"}`, call.Limits{Connect: 300 * time.Millisecond}))
 	if s.end.Outcome != call.TimedOut || s.end.Limit != "connect" {
@@ -433,6 +439,7 @@ func TestStdioConnectLimit(t *testing.T) {
 }
 
 func TestStdioCancelWhileStarting(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, childServer("legacy start=1000"))
 	c := r.start(`{"do":"count"}`, call.Limits{})
 	c.Cancel(call.End{By: "agent"})
@@ -445,6 +452,7 @@ func TestStdioCancelWhileStarting(t *testing.T) {
 }
 
 func TestStdioRequests(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, childServer("legacy"))
 	result, err := r.conn.request(t.Context(), "tools/list", nil)
 	if err != nil || !strings.Contains(string(result), `"big":9007199254740993`) || result[0] != '{' {
@@ -482,6 +490,7 @@ func TestStdioListChanged(t *testing.T) {
 // A process that stops reading holds up nobody for ever, and what never left
 // is known to have had no effect.
 func TestStdioThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, childServer("legacy"))
 	r.do(`{"do":"unread"}`)
 	filler := `{"do":"count","text":"` + strings.Repeat("f", 3<<20) + `"}`
@@ -511,6 +520,7 @@ func TestStdioThatDoesNotRead(t *testing.T) {
 }
 
 func TestStdioThatClosesItsOutput(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, childServer("legacy"))
 	s := r.call(`{"do":"mute"}`)
 	if s.end.Outcome != call.Interrupted {
