@@ -74,6 +74,9 @@ func (t *Telemetry) RequestEnded(q *Request) {
 	now := time.Now()
 	t.metrics.requestEnded(q, now)
 	t.tracing.requestEnded(q)
+	if q.Call != "" && q.End == nil && q.How != call.Delivered && q.How != call.Replayed {
+		t.leave(q.Call)
+	}
 	level, event, text := ending(q)
 	if !t.log.Enabled(context.Background(), level) {
 		return
@@ -137,27 +140,25 @@ func ending(q *Request) (level slog.Level, event, text string) {
 	case call.Failed, call.TimedOut, call.Interrupted:
 		level = slog.LevelWarn
 	}
-	return level, "completion", endText(q.End.Outcome, "request")
+	return level, "completion", requestEnds[q.End.Outcome]
 }
 
-// endText has a text of its own for each outcome, so that none can be read as
-// another.
-func endText(o call.Outcome, what string) string {
-	switch o {
-	case call.Completed:
-		return what + " completed"
-	case call.Failed:
-		return what + " failed"
-	case call.Cancelled:
-		return what + " cancelled"
-	case call.TimedOut:
-		return what + " timed out"
-	case call.Denied:
-		return what + " denied"
-	case call.Interrupted:
-		return what + " interrupted: outcome unknown"
+// Each outcome has a text of its own, so that none can be read as another.
+var (
+	callEnds    = endTexts("call")
+	requestEnds = endTexts("request")
+)
+
+func endTexts(what string) map[call.Outcome]string {
+	return map[call.Outcome]string{
+		call.Running:     what + " ended while the call runs",
+		call.Completed:   what + " completed",
+		call.Failed:      what + " failed",
+		call.Cancelled:   what + " cancelled",
+		call.TimedOut:    what + " timed out",
+		call.Denied:      what + " denied",
+		call.Interrupted: what + " interrupted: outcome unknown",
 	}
-	return what + " ended while the call runs"
 }
 
 // line is a log line that is built without going through slog's variadic API:

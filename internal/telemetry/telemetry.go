@@ -10,6 +10,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
@@ -29,14 +30,21 @@ type Telemetry struct {
 	log     *slog.Logger
 	metrics *metrics
 	tracing *Tracing
+
+	mu   sync.Mutex
+	left map[call.ID]struct{} // running calls that lost a reader, up to keepLeft
 }
+
+// keepLeft bounds the calls whose end gets a line of its own because the agent
+// was not there any more.
+const keepLeft = 4096
 
 var _ call.Observer = (*Telemetry)(nil)
 
 // New makes a Telemetry. Shutdown must be called when it is not needed any
 // more. An error says that the span exporter cannot be set up.
 func New(opt Options) (*Telemetry, error) {
-	t := &Telemetry{log: opt.Log}
+	t := &Telemetry{log: opt.Log, left: map[call.ID]struct{}{}}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
@@ -82,18 +90,18 @@ func (t *Telemetry) CallEnded(r *call.Record, stored bool) {
 	t.tracing.callEnded(r)
 
 	// What the agent was shown is in its request's line. Here is what became
-	// of the call, whoever was there to see it.
-	level := slog.LevelInfo
-	switch {
-	case !stored:
+	// of the call if nobody was there to see it.
+	level := slog.LevelDebug
+	if t.wasLeft(r.ID) {
+		level = slog.LevelInfo
+	}
+	if !stored {
 		level = slog.LevelWarn
-	case r.End.Outcome == call.Completed, r.End.Outcome == call.Denied:
-		level = slog.LevelDebug
 	}
 	if !t.log.Enabled(context.Background(), level) {
 		return
 	}
-	l := line{time: r.Ended, level: level, text: endText(r.End.Outcome, "call")}
+	l := line{time: r.Ended, level: level, text: callEnds[r.End.Outcome]}
 	l.str("event", "call_end")
 	l.call(r)
 	l.end(&r.End)
@@ -110,6 +118,24 @@ func (t *Telemetry) CallEnded(r *call.Record, stored bool) {
 		l.add(slog.Bool("stored", false))
 	}
 	l.write(t.log)
+}
+
+// leave remembers a call whose reader is gone before its end.
+func (t *Telemetry) leave(id call.ID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.left) >= keepLeft {
+		clear(t.left) // some lines are at the debug level then
+	}
+	t.left[id] = struct{}{}
+}
+
+func (t *Telemetry) wasLeft(id call.ID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, ok := t.left[id]
+	delete(t.left, id)
+	return ok
 }
 
 // EventLost implements call.Observer.
