@@ -42,8 +42,7 @@ const (
 )
 
 // EncodeHeader makes a value safe for an HTTP header, with the base64 sentinel
-// of SPEC §1.3 where it needs one; DecodeHeader undoes it, ok false if a
-// sentinel is malformed.
+// of SPEC §1.3 where it needs one.
 func EncodeHeader(s string) string {
 	if headerSafe(s) {
 		return s
@@ -65,7 +64,8 @@ func headerSafe(s string) bool {
 		!(strings.HasPrefix(s, sentinelHead) && strings.HasSuffix(s, sentinelTail))
 }
 
-// DecodeHeader undoes EncodeHeader: a value without the sentinel is itself.
+// DecodeHeader undoes EncodeHeader: a value without the sentinel is itself; ok is
+// false if what the sentinel holds is not base64 of valid UTF-8.
 func DecodeHeader(v string) (s string, ok bool) {
 	in, found := strings.CutPrefix(v, sentinelHead)
 	if !found {
@@ -146,7 +146,7 @@ func toolName(raw []byte) (string, error) {
 // elements splits a raw JSON array.
 func elements(list []byte) ([][]byte, error) {
 	p := newParser(list, jsontext.AllowInvalidUTF8(true))
-	defer p.free(list)
+	defer p.free()
 	if _, err := p.dec.ReadToken(); err != nil {
 		return nil, parseError(list, err)
 	}

@@ -134,7 +134,7 @@ func walk(obj []byte, f func(name string, member, value Span)) error {
 	}
 	// Lone surrogates have passed Parse or were refused there.
 	p := newParser(obj, jsontext.AllowInvalidUTF8(true))
-	defer p.free(obj)
+	defer p.free()
 	fail := func(err error) error {
 		pe := parseError(obj, err)
 		pe.ID = nil // what is called id in here is none

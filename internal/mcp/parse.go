@@ -96,14 +96,10 @@ func newParser(raw []byte, opts ...jsontext.Options) *parser {
 	return p
 }
 
-// pinned is the size of a message that a resting parser may hold on to.
-const pinned = 4 << 10
-
-func (p *parser) free(raw []byte) {
-	if len(raw) > pinned {
-		p.buf = bytes.Buffer{}
-		p.dec.Reset(&p.buf)
-	}
+// free gives the parser back; it holds on to nothing of the message.
+func (p *parser) free() {
+	p.buf = bytes.Buffer{}
+	p.dec.Reset(&p.buf)
 	parsers.Put(p)
 }
 
@@ -148,7 +144,7 @@ func (p *parser) offset() int { return int(p.dec.InputOffset()) }
 
 func parse(raw []byte, m *Message, opts ...jsontext.Options) error {
 	p := newParser(raw, opts...)
-	defer p.free(raw)
+	defer p.free()
 	m.Raw = raw
 	if err := p.envelope(m); err != nil {
 		return err
@@ -508,7 +504,7 @@ func parseError(raw []byte, err error) *ParseError {
 // name it. It gives none if raw has several, or is no whole JSON object.
 func findID(raw []byte) []byte {
 	p := newParser(raw, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	defer p.free(raw)
+	defer p.free()
 	if _, inside, err := p.open(); err != nil || !inside {
 		return nil
 	}

@@ -251,17 +251,6 @@ func TestParseAfterFailure(t *testing.T) {
 	}
 }
 
-func TestParseAllocatesNothing(t *testing.T) {
-	raw := []byte(progressMessage)
-	if n := testing.AllocsPerRun(200, func() {
-		if _, err := Parse(raw); err != nil {
-			t.Fatal(err)
-		}
-	}); n >= 1 {
-		t.Errorf("%v allocations per message", n)
-	}
-}
-
 func TestIsBatch(t *testing.T) {
 	for raw, want := range map[string]bool{"[]": true, " \r\n\t[": true, "{}": false, "": false, " ": false, "x[": false} {
 		if got := IsBatch([]byte(raw)); got != want {

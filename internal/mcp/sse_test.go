@@ -222,7 +222,7 @@ func TestSSEReaderBuffer(t *testing.T) {
 	}
 
 	endless := &loop{data: []byte("data: 12345678\n"), max: 64 << 10}
-	r = NewSSEReader(io.LimitReader(endless, 64<<20), 1<<20)
+	r = NewSSEReader(io.LimitReader(endless, 8<<20), 1<<20)
 	if _, err := r.Next(); !errors.Is(err, io.ErrUnexpectedEOF) || len(r.in.buf) > 4<<20 {
 		t.Errorf("endless event: buffer of %d, %v", len(r.in.buf), err)
 	}
@@ -349,8 +349,7 @@ func plainEvents(s string, limit int) []string {
 func FuzzSSEReader(f *testing.F) {
 	f.Add([]byte("\xEF\xBB\xBFid: 1\r\nretry: 50\r\ndata:\r\n\r\n: hi\rdata:a\rdata: b\n\nid: 9\ndata: half"), []byte{1, 2, 3}, uint16(3))
 	f.Add([]byte("event: message\ndata: {\ndata: }\n\n\n\r\r\n"), []byte{9, 1}, uint16(100))
-	f.Add([]byte("data: "+strings.Repeat("x", 700)+"\ndata: y\n\nid\x00: 2\nid: 3\x00\n\n"), []byte{200}, uint16(2000))
-	f.Add([]byte("id: "+strings.Repeat("x", 4200)+"\n:"+strings.Repeat("y", 5000)+"\n\ndata:"+strings.Repeat("z", 4200)+"\r"), []byte{255, 7}, uint16(10))
+	f.Add([]byte("data: "+strings.Repeat("x", 100)+"\ndata: y\n\nid\x00: 2\nid: 3\x00\n\n"), []byte{200}, uint16(2000))
 	f.Fuzz(func(t *testing.T, stream, cuts []byte, limit uint16) {
 		max := int(limit) + 1
 		want := plainEvents(string(stream), max)
