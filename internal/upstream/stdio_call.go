@@ -178,15 +178,25 @@ type clock struct {
 // arrived, so an answered ping counts as a first byte, too.
 func (c *clock) sign() int64 { return max(c.sent, c.p.last.Load(), c.w.ponged.Load()) }
 
+// limit is the one that runs now: until the first sign of life it is that of
+// the first byte, because a server that is busy with the call may have no time
+// for pings; then it is that of silence.
+func (c *clock) limit(sign int64) (name string, d time.Duration) {
+	if sign == c.sent {
+		return "first_byte", c.limits.FirstByte
+	}
+	return "idle", c.limits.Idle
+}
+
 // hit is the name of the limit that was reached; if there is none, it pings a
 // silent server.
 func (c *clock) hit() string {
-	now, sign := c.w.since(), c.sign()
-	switch quiet := time.Duration(now - sign); {
-	case c.limits.FirstByte > 0 && sign == c.sent && quiet >= c.limits.FirstByte:
-		return "first_byte"
-	case c.limits.Idle > 0 && quiet >= c.limits.Idle:
-		return "idle"
+	sign := c.sign()
+	quiet := time.Duration(c.w.since() - sign)
+	name, limit := c.limit(sign)
+	switch {
+	case limit > 0 && quiet >= limit:
+		return name
 	case c.every > 0 && quiet >= c.every:
 		c.w.ping()
 	}
@@ -198,18 +208,14 @@ func (c *clock) next() time.Duration {
 	sign := c.sign()
 	quiet := time.Duration(c.w.since() - sign)
 	wait := time.Hour
-	if l := c.limits.FirstByte; l > 0 && sign == c.sent {
-		wait = min(wait, l-quiet)
+	if _, limit := c.limit(sign); limit > 0 {
+		wait = min(wait, limit-quiet)
 	}
-	if l := c.limits.Idle; l > 0 {
-		wait = min(wait, l-quiet)
-	}
-	if c.every > 0 {
-		if quiet < c.every {
-			wait = min(wait, c.every-quiet)
-		} else {
-			wait = min(wait, c.every)
-		}
+	switch {
+	case c.every > 0 && quiet < c.every:
+		wait = min(wait, c.every-quiet)
+	case c.every > 0:
+		wait = min(wait, c.every)
 	}
 	return wait
 }

@@ -218,3 +218,21 @@ func alive(pid int) bool {
 	_, state, _ := strings.Cut(string(b), ") ")
 	return !strings.HasPrefix(state, "Z")
 }
+
+// One call and ten progress messages through a process of the test binary.
+func BenchmarkStdio(b *testing.B) {
+	for _, bm := range []struct{ name, arguments string }{
+		{"instant", `{"do":"count"}`},
+		{"progress", `{"do":"progress","n":10}`},
+		{"1MiB", `{"do":"big","n":1048576}`},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			r := newRig(b, childServer("legacy"))
+			r.do("%s", bm.arguments)
+			b.ReportAllocs()
+			for b.Loop() {
+				r.do("%s", bm.arguments)
+			}
+		})
+	}
+}

@@ -179,21 +179,26 @@ func TestWirePings(t *testing.T) {
 	}
 }
 
+// Until a server gives a sign of life, silence alone ends no call: it may be
+// busy with it.
 func TestWireFirstByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
-		p.every = -1 // no pings
 		defer p.done()
 		began := time.Now()
-		c := p.start(call.Limits{FirstByte: time.Minute, Idle: 5 * time.Minute})
+		c := p.start(call.Limits{FirstByte: 10 * time.Minute, Idle: 5 * time.Minute})
 		m := p.next()
+		if ping := p.next(); ping.Method != "ping" {
+			t.Errorf("got %+v", ping)
+		}
 		if cancel := p.next(); cancel.Params.RequestID != m.ID {
 			t.Errorf("got %+v", cancel)
 		}
-		if end := p.end(c); end.Outcome != call.TimedOut || end.Limit != "first_byte" || time.Since(began) != time.Minute {
+		if end := p.end(c); end.Outcome != call.TimedOut || end.Limit != "first_byte" || time.Since(began) != 10*time.Minute {
 			t.Errorf("ended as %+v after %s", end, time.Since(began))
 		}
 		p.answer(m.ID) // nobody waits for it any more
+		p.every = -1   // no pings
 		c = p.start(call.Limits{})
 		m = p.next()
 		<-time.After(100 * 24 * time.Hour) // no limit, no end
