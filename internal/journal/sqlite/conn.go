@@ -197,6 +197,23 @@ func (c *conn) prepare(sql string) (*stmt, error) {
 	return s, nil
 }
 
+// prepared is where a statement goes, and its text.
+type prepared struct {
+	s   **stmt
+	sql string
+}
+
+func (c *conn) prepareAll(list []prepared) error {
+	for _, p := range list {
+		s, err := c.prepare(p.sql)
+		if err != nil {
+			return err
+		}
+		*p.s = s
+	}
+	return nil
+}
+
 func (s *stmt) int(i int32, v int64) { lib.Xsqlite3_bind_int64(s.c.tls, s.p, i, v) }
 
 func (s *stmt) null(i int32) { lib.Xsqlite3_bind_null(s.c.tls, s.p, i) }

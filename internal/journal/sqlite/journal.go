@@ -3,7 +3,6 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -78,7 +77,7 @@ func set[T comparable](v *T, def T) {
 }
 
 // Journal is the durable record of calls. It is the only writer of its
-// database: one goroutine writes, in group commits; readers have connections
+// database: one connection writes, in group commits; readers have connections
 // of their own.
 type Journal struct {
 	path  string
@@ -88,43 +87,33 @@ type Journal struct {
 	blobs blobs
 	pool  *pool
 
-	wake chan struct{} // the queue has something urgent
-	quit chan struct{} // closed by Close: flush and end
-	done chan struct{} // closed by the writer when it has ended
+	turn chan struct{} // holds one token: the right to use w
+	w    *writer
+	wake chan struct{} // has the writer's goroutine look at the queue
+	quit chan struct{} // closed by Close: write the rest and end
 	wg   sync.WaitGroup
+	wal  wal
 
-	mu     sync.Mutex
-	queue  []op
-	empty  []op // the queue's other buffer
-	queued int64
-	since  time.Time     // when the oldest op of the queue came
-	urgent bool          // the queue has an op that somebody waits for
-	timer  *time.Timer   // ends the delay of lazy ops
-	armed  bool          // the timer runs
-	room   chan struct{} // closed when the full queue has room again; nil if nobody waits
-	runs   map[call.ID]*run
-	next   int64 // number of the next call
-	closed bool
-	failed error // why the last commit failed; nil if it did not
-	stats  Stats
+	mu      sync.Mutex
+	queue   []op
+	other   []op      // the queue's other buffer
+	queued  int64     // bytes
+	since   time.Time // when the oldest op of the queue came
+	urgent  bool      // the queue has an op that somebody waits for
+	timer   *time.Timer
+	armed   bool          // the timer runs
+	room    chan struct{} // closed when the full queue has room again; nil if nobody waits
+	runs    map[call.ID]*run
+	recents map[call.ID]int64 // numbers of calls that are not in ids yet
+	next    int64             // number of the next call
+	closed  bool
+	stats   Stats
+
+	failed    error         // why nothing can be written; nil if it can
+	pause     time.Duration // before the next try
+	waiting   bool          // for the end of that pause
+	busySince time.Time     // another program holds the database
 }
-
-// run is a call that this journal created and that has not ended.
-type run struct {
-	n     int64
-	id    call.ID
-	epoch uint64
-	// Guarded by Journal.mu:
-	seq     uint64 // of the last event that was taken
-	pending int    // ops in the queue or being written
-	ended   bool   // a Finish is on its way
-	// Owned by the writer:
-	kept  kept
-	saved kept   // kept before the batch, to go back to if it fails
-	batch uint64 // that touched the run last
-}
-
-var errClosed = errors.New("the journal is closed")
 
 // Open opens the journal at path, a database file, and makes it and its folder
 // if there is none. Only one process at a time can own a journal. ctx bounds
@@ -148,24 +137,27 @@ func Open(ctx context.Context, path string, opt Options) (*Journal, error) {
 	j := &Journal{
 		path: path, opt: opt, lock: lock,
 		blobs: blobs{dir: filepath.Join(dir, "blobs"), sync: opt.Sync == "full"},
-		wake:  make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
-		runs: map[call.ID]*run{},
+		pool:  newPool(path, false),
+		turn:  make(chan struct{}, 1),
+		wake:  make(chan struct{}, 1),
+		quit:  make(chan struct{}),
+		wal:   wal{due: make(chan struct{}, 1)},
+		timer: time.NewTimer(time.Hour),
+		runs:  map[call.ID]*run{}, recents: map[call.ID]int64{},
 	}
-	w, err := j.open(ctx)
+	j.timer.Stop()
+	m, err := j.open(ctx)
 	if err != nil {
 		lock.release()
 		return nil, err
 	}
-	j.timer = time.NewTimer(time.Hour)
-	j.timer.Stop()
-	j.pool = newPool(path, false)
-	j.wg.Go(func() { j.write(w) })
-	j.wg.Go(j.maintain)
+	j.wg.Go(j.write)
+	j.wg.Go(m.run)
 	return j, nil
 }
 
 // open brings the database up to date and takes a new epoch.
-func (j *Journal) open(ctx context.Context) (*writer, error) {
+func (j *Journal) open(ctx context.Context) (_ *maintainer, err error) {
 	// SQLite gives -wal and -shm the mode of the database.
 	f, err := os.OpenFile(j.path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -175,23 +167,44 @@ func (j *Journal) open(ctx context.Context) (*writer, error) {
 	if err := migrate(ctx, j.path); err != nil {
 		return nil, err
 	}
-	w, err := newWriter(j)
-	if err != nil {
+	if j.w, err = newWriter(j); err != nil {
 		return nil, j.explain("open", err)
 	}
-	epoch, err := w.c.queryInt("UPDATE owner SET epoch = epoch + 1 WHERE id = 1 RETURNING epoch")
+	m, err := newMaintainer(j)
 	if err == nil {
-		j.next, err = w.c.queryInt("SELECT coalesce(max(n), 0) + 1 FROM calls")
-	}
-	if err == nil {
-		err = w.sweep()
+		err = j.start()
 	}
 	if err != nil {
-		w.close()
+		if m != nil {
+			m.close()
+		}
+		j.w.close()
 		return nil, j.explain("open", err)
+	}
+	return m, nil
+}
+
+// start takes the next epoch and call number.
+func (j *Journal) start() error {
+	epoch, err := j.w.c.queryInt("UPDATE owner SET epoch = epoch + 1 WHERE id = 1 RETURNING epoch")
+	if err != nil {
+		return err
 	}
 	j.epoch = uint64(epoch)
-	return w, nil
+	// Numbers are never used twice, even if their calls are gone.
+	j.next, err = j.w.c.queryInt("SELECT max(coalesce((SELECT max(n) FROM calls), 0) + 1, low, indexed + 1) FROM owner")
+	if err != nil {
+		return err
+	}
+	// What a crash left out of the index.
+	err = j.w.c.exec(`BEGIN IMMEDIATE;
+		INSERT OR IGNORE INTO ids (id, n) SELECT id, n FROM calls WHERE n > (SELECT indexed FROM owner) ORDER BY id;
+		UPDATE owner SET indexed = max(indexed, coalesce((SELECT max(n) FROM calls), 0));
+		COMMIT`)
+	if err != nil {
+		return err
+	}
+	return j.w.sweep()
 }
 
 // Epoch is of this opening: higher than that of every one before.
@@ -206,16 +219,17 @@ func (j *Journal) Close() error {
 		return nil
 	}
 	j.closed = true
-	if j.room != nil {
-		close(j.room)
-		j.room = nil
-	}
+	j.makeRoomLocked()
 	j.mu.Unlock()
 	close(j.quit)
 	j.wg.Wait()
+	j.w.close()
 	j.pool.close()
 	j.lock.release()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.failed
+	if len(j.queue) > 0 {
+		return fmt.Errorf("%d events and deliveries are lost: %w", len(j.queue), j.failed)
+	}
+	return nil
 }

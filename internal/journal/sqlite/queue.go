@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,8 +17,8 @@ const (
 	// The rest is urgent: somebody waits.
 	opCreate
 	opFinish
-	opTask // something the journal does for itself, such as retention
-	opFlush
+	opTask  // something the journal does for itself, such as retention
+	opFlush // nothing but the commit
 )
 
 // op is one thing to write.
@@ -27,6 +28,7 @@ type op struct {
 	ev   call.Event
 	file int64 // size of ev's body if it is in a file already
 	d    *call.Delivery
+	n    int64 // number of d's call, if known
 	wait *waiter
 	cost int64
 }
@@ -39,15 +41,33 @@ type waiter struct {
 	rec    call.Record  // opCreate, opFinish
 	events []call.Event // opCreate
 	task   func(*writer) error
-	err    error // as the writer found it, before the commit
+	err    error // what is wrong with this op alone
 	ended  chan error
 
 	// Guarded by Journal.mu:
-	taken     bool // the writer has it
+	taken     bool // it is being written
 	abandoned bool // nobody waits any more
 }
 
-// enqueueLocked adds an op to the queue and sees to it that it gets written.
+// run is a call that this journal created and that has not ended.
+type run struct {
+	n     int64
+	id    call.ID
+	epoch uint64
+	// Guarded by Journal.mu:
+	seq     uint64 // of the last event that was taken
+	pending int    // ops in the queue or being written
+	ended   bool   // a Finish is on its way
+	// Owned by the writer:
+	kept  kept
+	saved kept   // kept before the batch, to go back to if it fails
+	batch uint64 // that touched the run last
+}
+
+func newRun(r *call.Record) *run { return &run{id: r.ID, epoch: r.Epoch} }
+
+// enqueueLocked adds an op to the queue. An urgent one must be followed by
+// await; for others, the timer sees to it that they get written.
 func (j *Journal) enqueueLocked(o op) {
 	if len(j.queue) == 0 {
 		j.since = time.Now()
@@ -58,16 +78,17 @@ func (j *Journal) enqueueLocked(o op) {
 		o.run.pending++
 	}
 	if o.wait != nil {
-		if !j.urgent {
-			j.urgent = true
-			select {
-			case j.wake <- struct{}{}:
-			default:
-			}
-		}
-	} else if !j.armed {
+		j.urgent = true
+	} else {
+		j.armLocked(j.opt.Delay)
+	}
+}
+
+// armLocked has the writer look at the queue after d, or sooner.
+func (j *Journal) armLocked(d time.Duration) {
+	if !j.armed {
 		j.armed = true
-		j.timer.Reset(j.opt.Delay)
+		j.timer.Reset(d)
 	}
 }
 
@@ -81,20 +102,15 @@ func (j *Journal) hasRoom(ctx context.Context, cost int64) error {
 			j.room = make(chan struct{})
 		}
 		room := j.room
-		if !j.urgent {
-			j.urgent = true
-			select {
-			case j.wake <- struct{}{}:
-			default:
-			}
-		}
+		j.urgent = true
 		j.mu.Unlock()
+		j.nudge()
 		select {
 		case <-room:
 		case <-ctx.Done():
 		}
 		j.mu.Lock()
-		if err := ctx.Err(); err != nil {
+		if ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", call.ErrFull, context.Cause(ctx))
 		}
 	}
@@ -104,9 +120,27 @@ func (j *Journal) hasRoom(ctx context.Context, cost int64) error {
 	return nil
 }
 
-// await waits until the op is written. When ctx ends first, an op that the
-// writer has not taken yet is taken back; of one that it has, abandoned is set.
+// await sees to it that the op of w is written, and waits until it is.
+//
+// If nobody is writing, the caller does, in its own goroutine: handing the op
+// to another one and waking up again costs as much as half a commit. The price
+// is that this one caller cannot leave before its commit is done, should the
+// disk stand still; all others can. With Sync full, when every commit waits
+// for the disk, nobody writes but the journal's own goroutine.
+//
+// When ctx ends first, an op that is not being written yet is taken back; of
+// one that is, abandoned is set.
 func (j *Journal) await(ctx context.Context, w *waiter) error {
+	if j.opt.Sync == "full" {
+		j.nudge()
+	} else {
+		select {
+		case j.turn <- struct{}{}:
+			j.batch()
+			j.release()
+		default: // who holds it looks at the queue again
+		}
+	}
 	select {
 	case err := <-w.ended:
 		return err
@@ -137,6 +171,7 @@ func (j *Journal) undoLocked(o *op) {
 	switch o.kind {
 	case opCreate:
 		delete(j.runs, o.run.id)
+		delete(j.recents, o.run.id)
 	case opFinish:
 		o.run.ended = false
 	}
@@ -159,7 +194,7 @@ func (j *Journal) Create(ctx context.Context, r *call.Record, events ...call.Eve
 
 	j.mu.Lock()
 	err := j.hasRoom(ctx, cost)
-	if err == nil && j.runs[r.ID] != nil {
+	if err == nil && j.recents[r.ID] != 0 {
 		err = fmt.Errorf("create call %s: there is such a call", r.ID)
 	}
 	if err != nil {
@@ -169,6 +204,7 @@ func (j *Journal) Create(ctx context.Context, r *call.Record, events ...call.Eve
 	run.n = j.next
 	j.next++
 	j.runs[r.ID] = run
+	j.recents[r.ID] = run.n
 	j.enqueueLocked(op{kind: opCreate, run: run, wait: w, cost: cost})
 	j.mu.Unlock()
 	return j.await(ctx, w)
@@ -238,8 +274,6 @@ func (j *Journal) Finish(ctx context.Context, r *call.Record, e call.Event) erro
 	return j.await(ctx, w)
 }
 
-func newRun(r *call.Record) *run { return &run{id: r.ID, epoch: r.Epoch} }
-
 // Deliver implements call.Log.
 func (j *Journal) Deliver(d call.Delivery) {
 	o := op{kind: opDeliver, d: &d, cost: opCost}
@@ -249,13 +283,14 @@ func (j *Journal) Deliver(d call.Delivery) {
 		j.stats.Dropped++
 		return
 	}
+	o.n = j.recents[d.Call]
 	j.enqueueLocked(o)
 }
 
 // flush waits until everything is written that was taken so far.
 func (j *Journal) flush(ctx context.Context) error { return j.do(ctx, opFlush, nil) }
 
-// do has the writer do something in the next commit.
+// do has something done in the next commit.
 func (j *Journal) do(ctx context.Context, kind opKind, task func(*writer) error) error {
 	w := &waiter{task: task, ended: make(chan error, 1)}
 	j.mu.Lock()
@@ -279,3 +314,18 @@ func (j *Journal) barrier(ctx context.Context, id call.ID) error {
 	}
 	return j.flush(ctx)
 }
+
+// recent gives the number of a call that may not be in ids yet; else 0.
+func (j *Journal) recent(id call.ID) int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.recents[id]
+}
+
+func (j *Journal) drop() {
+	j.mu.Lock()
+	j.stats.Dropped++
+	j.mu.Unlock()
+}
+
+var errClosed = errors.New("the journal is closed")

@@ -29,14 +29,16 @@ func newPool(path string, cli bool) *pool {
 
 // reader is a connection with the statements that are used often.
 type reader struct {
-	c                       *conn
-	head, events, get, tell *stmt
-	used                    time.Time
+	c                             *conn
+	find, scan, head, events, sum *stmt
+	used                          time.Time
 }
 
-const recordColumns = `n, id, outcome, epoch, started, principal, server, tool, public_tool, session, client, era,
-	request_id, traceparent, digest, limits, arguments, ended, dispatched, first_byte, seq, missing, bytes,
-	tool_error, code, ended_by, end_limit, end_text`
+// callColumns are of a call and its end, as record reads them.
+const callColumns = `c.n, c.id, c.epoch, c.started, c.accepted, c.principal, c.server, c.tool, c.public_tool, c.session, c.client, c.era,
+	c.request_id, c.traceparent, c.digest, c.limits, c.arguments,
+	e.outcome, e.tool_error, e.code, e.ended_by, e.end_limit, e.end_text,
+	e.seq, e.ended, e.dispatched, e.first_byte, e.missing, e.bytes FROM calls c LEFT JOIN ends e ON e.n = c.n`
 
 func newReader(path string, flags int32) (*reader, error) {
 	c, err := openConn(path, flags)
@@ -45,18 +47,14 @@ func newReader(path string, flags int32) (*reader, error) {
 	}
 	r := &reader{c: c}
 	err = c.exec("PRAGMA busy_timeout = 2000; PRAGMA query_only = ON; PRAGMA cache_size = -256; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0")
-	for _, p := range []struct {
-		s   **stmt
-		sql string
-	}{
-		{&r.head, "SELECT n, outcome, seq, tool_error, code, ended_by, end_limit, end_text FROM calls WHERE id = ?1"},
-		{&r.events, "SELECT key, kind, at, hole, body, file FROM events WHERE key BETWEEN ?1 AND ?2 ORDER BY key"},
-		{&r.get, "SELECT " + recordColumns + " FROM calls WHERE id = ?1"},
-		{&r.tell, "SELECT count(*), coalesce(max(key), 0), coalesce(sum(coalesce(file, length(body))), 0), max(CASE WHEN kind = 2 THEN at END) FROM events WHERE key BETWEEN ?1 AND ?2"},
-	} {
-		if err == nil {
-			*p.s, err = c.prepare(p.sql)
-		}
+	if err == nil {
+		err = c.prepareAll([]prepared{
+			{&r.find, "SELECT n FROM ids WHERE id = ?1"},
+			{&r.scan, "SELECT n FROM calls WHERE n > (SELECT indexed FROM owner) AND id = ?1"},
+			{&r.head, "SELECT " + callColumns + " WHERE c.n = ?1"},
+			{&r.events, "SELECT key, kind, at, hole, body, file FROM events WHERE key BETWEEN ?1 AND ?2 ORDER BY key"},
+			{&r.sum, "SELECT count(*), max(key), sum(coalesce(file, length(body))), max(CASE WHEN kind = 2 THEN at END) FROM events WHERE key BETWEEN ?1 AND ?2"},
+		})
 	}
 	if err != nil {
 		c.close()
@@ -93,7 +91,7 @@ func (p *pool) with(ctx context.Context, f func(*reader) error) error {
 		}
 	}
 	err := f(r)
-	for _, s := range []*stmt{r.head, r.events, r.get, r.tell} {
+	for _, s := range []*stmt{r.find, r.scan, r.head, r.events, r.sum} {
 		s.reset()
 	}
 	r.used = time.Now()
@@ -137,58 +135,92 @@ func (p *pool) close() {
 	p.idle = nil
 }
 
+// number finds a call; 0 if there is none.
+func (r *reader) number(id call.ID) (int64, error) {
+	for _, s := range []*stmt{r.find, r.scan} {
+		s.text(1, string(id))
+		ok, err := s.step()
+		if err != nil {
+			return 0, err
+		}
+		if ok {
+			n := s.colInt(0)
+			s.reset()
+			return n, nil
+		}
+	}
+	return 0, nil
+}
+
+// open positions head on a call. The other statements see the same commit as
+// long as it is not reset.
+func (r *reader) open(id call.ID, n int64) (int64, error) {
+	var err error
+	if n == 0 {
+		if n, err = r.number(id); err != nil {
+			return 0, err
+		}
+	}
+	r.head.int(1, n)
+	ok, err := r.head.step()
+	if err != nil {
+		return 0, err
+	}
+	if !ok {
+		return 0, call.ErrUnknown
+	}
+	return n, nil
+}
+
 // Read implements call.Log.
 func (j *Journal) Read(ctx context.Context, id call.ID, after uint64, max int) (events []call.Event, err error) {
 	if err := j.barrier(ctx, id); err != nil {
 		return nil, err
 	}
+	n := j.recent(id)
 	err = j.pool.with(ctx, func(r *reader) error {
-		events, err = r.read(&j.blobs, id, after, max)
+		events, err = r.read(&j.blobs, id, n, after, max)
 		return err
 	})
 	return events, err
 }
 
-// read takes a page of events. Both statements see the same commit: the first
-// is kept open meanwhile.
-func (r *reader) read(b *blobs, id call.ID, after uint64, max int) ([]call.Event, error) {
-	h := r.head
-	h.text(1, string(id))
-	ok, err := h.step()
-	if err != nil {
+func (r *reader) read(b *blobs, id call.ID, n int64, after uint64, max int) (events []call.Event, err error) {
+	if n, err = r.open(id, n); err != nil {
 		return nil, err
 	}
-	if !ok {
-		return nil, call.ErrUnknown
-	}
-	n, seq, over := h.colInt(0), uint64(h.colInt(2)), h.colInt(1) != 0
 	if after >= maxSeq {
 		return nil, nil
 	}
+	h := r.head
+	size := 0
+	add := func(ev call.Event) {
+		size += len(ev.Body) + 64
+		events = append(events, ev)
+	}
+	if after == 0 && !h.colNull(4) {
+		add(call.Event{Seq: 1, Kind: call.KindAccepted, Time: unstamp(h.colInt(4)), Hole: -1})
+	}
 	r.events.int(1, n<<seqBits|int64(after+1))
 	r.events.int(2, n<<seqBits|maxSeq)
-	var events []call.Event
-	size := 0
-	next := after + 1
 	for size < max || len(events) == 0 {
 		ok, err := r.events.step()
 		if err != nil {
 			return nil, err
 		}
 		if !ok {
-			if len(events) == 0 && over && after < seq {
+			if len(events) == 0 && !h.colNull(23) && after < uint64(h.colInt(23)) {
 				return nil, call.ErrGap
 			}
 			break
 		}
 		ev := call.Event{Seq: uint64(r.events.colInt(0) & maxSeq)}
-		if ev.Seq != next {
+		if ev.Seq != after+1+uint64(len(events)) {
 			if len(events) == 0 {
 				return nil, call.ErrGap
 			}
 			break // the next read finds the gap
 		}
-		next++
 		ev.Kind = call.Kind(r.events.colInt(1))
 		ev.Time = unstamp(r.events.colInt(2))
 		ev.Hole = int(r.events.colInt(3))
@@ -198,23 +230,22 @@ func (r *reader) read(b *blobs, id call.ID, after uint64, max int) ([]call.Event
 			return nil, fmt.Errorf("%w: the body of event %d of call %s is lost: %w", call.ErrGap, ev.Seq, id, err)
 		}
 		if ev.Kind == call.KindEnd {
-			ev.End = new(endOf(h, 1, 3))
+			ev.End = new(endOf(h))
 		}
-		size += len(ev.Body) + 64
-		events = append(events, ev)
+		add(ev)
 	}
 	return events, nil
 }
 
-// endOf takes an End from a row: outcome in one column, the rest from another on.
-func endOf(s *stmt, outcome, rest int32) call.End {
+// endOf takes an End from a row of callColumns.
+func endOf(s *stmt) call.End {
 	return call.End{
-		Outcome:   word(outcomes, s.colInt(outcome)),
-		ToolError: s.colInt(rest) != 0,
-		Code:      int(s.colInt(rest + 1)),
-		By:        s.colText(rest + 2),
-		Limit:     s.colText(rest + 3),
-		Text:      s.colText(rest + 4),
+		Outcome:   word(outcomes, s.colInt(17)),
+		ToolError: s.colInt(18) != 0,
+		Code:      int(s.colInt(19)),
+		By:        s.colText(20),
+		Limit:     s.colText(21),
+		Text:      s.colText(22),
 	}
 }
 
@@ -223,35 +254,26 @@ func (j *Journal) Get(ctx context.Context, id call.ID) (*call.Record, error) {
 	if err := j.barrier(ctx, id); err != nil {
 		return nil, err
 	}
-	var rec call.Record
-	err := j.pool.with(ctx, func(r *reader) error { return r.record(id, &rec) })
-	if err != nil {
-		return nil, err
-	}
-	return &rec, nil
-}
-
-func (r *reader) record(id call.ID, rec *call.Record) error {
-	r.get.text(1, string(id))
-	ok, err := r.get.step()
-	if err != nil {
+	var rec *call.Record
+	n := j.recent(id)
+	err := j.pool.with(ctx, func(r *reader) (err error) {
+		if n, err = r.open(id, n); err == nil {
+			rec, err = r.record(r.head)
+		}
 		return err
-	}
-	if !ok {
-		return call.ErrUnknown
-	}
-	return r.scan(r.get, rec)
+	})
+	return rec, err
 }
 
-// scan takes a record from a row of recordColumns. What a running call's row
-// does not say yet is taken from its events.
-func (r *reader) scan(s *stmt, rec *call.Record) error {
+// record takes a record from a row of callColumns. What is noted only when a
+// call ends is taken from the events of one that runs.
+func (r *reader) record(s *stmt) (*call.Record, error) {
 	n := s.colInt(0)
 	limits, err := parseLimits(s.colText(15))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	*rec = call.Record{
+	rec := &call.Record{
 		ID: call.ID(s.colText(1)),
 		Spec: call.Spec{
 			Principal: s.colText(5), Server: s.colText(6), Tool: s.colText(7), PublicTool: s.colText(8),
@@ -259,28 +281,32 @@ func (r *reader) scan(s *stmt, rec *call.Record) error {
 			RequestID: s.colText(12), Traceparent: s.colText(13), Digest: s.colText(14),
 			Limits: limits, Arguments: s.colBlob(16),
 		},
-		Epoch: uint64(s.colInt(3)), Started: unstamp(s.colInt(4)),
-		Ended: unstamp(s.colInt(17)), Dispatched: unstamp(s.colInt(18)), FirstByte: unstamp(s.colInt(19)),
-		Seq: uint64(s.colInt(20)), Missing: uint64(s.colInt(21)), Bytes: uint64(s.colInt(22)),
-		End: endOf(s, 2, 23),
+		Epoch: uint64(s.colInt(2)), Started: unstamp(s.colInt(3)),
 	}
-	if rec.End.Outcome == call.Denied {
-		rec.Denied = &rec.End
+	if !s.colNull(17) {
+		rec.End = endOf(s)
+		if rec.End.Outcome == call.Denied {
+			rec.Denied = new(rec.End)
+		}
+		rec.Seq, rec.Ended, rec.Dispatched, rec.FirstByte = uint64(s.colInt(23)), unstamp(s.colInt(24)), unstamp(s.colInt(25)), unstamp(s.colInt(26))
+		rec.Missing, rec.Bytes = uint64(s.colInt(27)), uint64(s.colInt(28))
+		return rec, nil
 	}
-	if rec.End.Outcome != call.Running {
-		return nil
+	r.sum.int(1, n<<seqBits)
+	r.sum.int(2, n<<seqBits|maxSeq)
+	if _, err := r.sum.step(); err != nil {
+		return nil, err
 	}
-	r.tell.int(1, n<<seqBits)
-	r.tell.int(2, n<<seqBits|maxSeq)
-	if _, err := r.tell.step(); err != nil {
-		return err
+	defer r.sum.reset()
+	events := uint64(r.sum.colInt(0))
+	rec.Seq = uint64(r.sum.colInt(1) & maxSeq)
+	if !s.colNull(4) {
+		events++
+		rec.Seq = max(rec.Seq, 1)
 	}
-	rec.Seq = uint64(r.tell.colInt(1) & maxSeq)
-	rec.Missing = rec.Seq - uint64(r.tell.colInt(0))
-	rec.Bytes = uint64(r.tell.colInt(2))
-	rec.Dispatched = unstamp(r.tell.colInt(3))
-	r.tell.reset()
-	return nil
+	rec.Missing, rec.Bytes = rec.Seq-events, uint64(r.sum.colInt(2))
+	rec.Dispatched = unstamp(r.sum.colInt(3))
+	return rec, nil
 }
 
 // Running implements call.Log.
@@ -290,7 +316,7 @@ func (j *Journal) Running(ctx context.Context, epoch uint64) ([]call.Record, err
 	}
 	var records []call.Record
 	err := j.pool.with(ctx, func(r *reader) error {
-		s, err := r.c.prepare("SELECT " + recordColumns + " FROM calls WHERE n >= (SELECT low FROM owner) AND outcome = 0 AND epoch < ?1 ORDER BY n")
+		s, err := r.c.prepare("SELECT " + callColumns + " WHERE c.n >= (SELECT low FROM owner) AND e.n IS NULL AND c.epoch < ?1 ORDER BY c.n")
 		if err != nil {
 			return err
 		}
@@ -301,11 +327,11 @@ func (j *Journal) Running(ctx context.Context, epoch uint64) ([]call.Record, err
 			if err != nil || !ok {
 				return err
 			}
-			var rec call.Record
-			if err := r.scan(s, &rec); err != nil {
+			rec, err := r.record(s)
+			if err != nil {
 				return err
 			}
-			records = append(records, rec)
+			records = append(records, *rec)
 		}
 	})
 	return records, err

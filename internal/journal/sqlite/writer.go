@@ -1,9 +1,7 @@
 package sqlite
 
 import (
-	"errors"
 	"fmt"
-	"time"
 
 	"modernc.org/libc"
 	lib "modernc.org/sqlite/lib"
@@ -17,14 +15,8 @@ const (
 	maxSeq  = 1<<seqBits - 1
 )
 
-// A commit takes at most so much, so that one transaction stays small in
-// memory, whatever waits.
-const (
-	batchOps   = 4096
-	batchBytes = 8 << 20
-)
-
-// writer is the one connection that writes, and its statements.
+// writer is the one connection that writes, and its statements. It belongs to
+// who holds Journal.turn.
 type writer struct {
 	j *Journal
 	c *conn
@@ -32,10 +24,13 @@ type writer struct {
 	// every commit.
 	frames uintptr
 
-	begin, commit, rollback      *stmt
-	create, finish, event, deliv *stmt
-	find, count, low             *stmt
-	holeFiles, holeEvents        *stmt
+	begin, commit, rollback     *stmt
+	create, end, event, deliver *stmt
+	find, epoch, count          *stmt
+	index, indexed, low         *stmt
+	holeFiles, holeEvents       *stmt
+	forgetCall, forgetEnd       *stmt
+	forgetID, forgetDeliveries  *stmt
 
 	number  uint64 // of the batch
 	touched []*run // by the batch
@@ -60,7 +55,8 @@ func (w *writer) prepare() error {
 	if w.j.opt.Sync == "full" {
 		sync = "FULL"
 	}
-	if err := w.c.exec("PRAGMA busy_timeout = 2000; PRAGMA synchronous = " + sync + "; PRAGMA wal_autocheckpoint = 0;" +
+	// No busy timeout: waiting for another program's lock is up to the queue.
+	if err := w.c.exec("PRAGMA busy_timeout = 0; PRAGMA synchronous = " + sync + "; PRAGMA wal_autocheckpoint = 0;" +
 		"PRAGMA cache_size = -1024; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF; PRAGMA cell_size_check = ON"); err != nil {
 		return err
 	}
@@ -68,33 +64,30 @@ func (w *writer) prepare() error {
 		return &dbError{code: lib.SQLITE_NOMEM, text: "out of memory"}
 	}
 	w.c.onCommit(w.frames)
-	for _, p := range []struct {
-		s   **stmt
-		sql string
-	}{
+	return w.c.prepareAll([]prepared{
 		{&w.begin, "BEGIN IMMEDIATE"},
 		{&w.commit, "COMMIT"},
 		{&w.rollback, "ROLLBACK"},
-		{&w.create, `INSERT INTO calls (n, id, outcome, epoch, started, principal, server, tool, public_tool, session, client, era,
-			request_id, traceparent, digest, limits, arguments) VALUES (?1, ?2, 0, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)`},
-		{&w.finish, `UPDATE calls SET outcome = ?2, ended = ?3, dispatched = ?4, first_byte = ?5, seq = ?6, missing = ?7, bytes = ?8,
-			tool_error = ?9, code = ?10, ended_by = ?11, end_limit = ?12, end_text = ?13 WHERE n = ?1 AND outcome = 0 AND epoch = ?14`},
+		{&w.create, `INSERT INTO calls (n, id, epoch, started, accepted, principal, server, tool, public_tool, session, client, era,
+			request_id, traceparent, digest, limits, arguments) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)`},
+		{&w.end, `INSERT INTO ends (n, seq, outcome, ended, dispatched, first_byte, missing, bytes, tool_error, code, ended_by, end_limit, end_text)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)`},
 		{&w.event, "INSERT INTO events (key, kind, at, hole, body, file) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"},
-		{&w.deliv, `INSERT INTO deliveries (key, kind, how, era, attached, first_byte, ended, bytes, events, dropped)
+		{&w.deliver, `INSERT INTO deliveries (key, kind, how, era, attached, first_byte, ended, bytes, events, dropped)
 			SELECT coalesce(max(key), ?1 << 16) + 1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10 FROM deliveries WHERE key BETWEEN ?1 << 16 AND (?1 << 16) + 65535`},
-		{&w.find, "SELECT n FROM calls WHERE id = ?1"},
+		{&w.find, "SELECT n FROM ids WHERE id = ?1"},
+		{&w.epoch, "SELECT epoch, accepted IS NOT NULL FROM calls WHERE n = ?1"},
 		{&w.count, "SELECT count(*) FROM events WHERE key BETWEEN ?1 << 28 AND (?1 << 28) + 268435455"},
+		{&w.index, "INSERT OR IGNORE INTO ids (id, n) VALUES (?1, ?2)"},
+		{&w.indexed, "UPDATE owner SET indexed = ?1 WHERE id = 1"},
 		{&w.low, "UPDATE owner SET low = ?1 WHERE id = 1"},
 		{&w.holeFiles, "SELECT key FROM events WHERE key BETWEEN ?1 AND ?2 AND file IS NOT NULL"},
 		{&w.holeEvents, "DELETE FROM events WHERE key BETWEEN ?1 AND ?2"},
-	} {
-		s, err := w.c.prepare(p.sql)
-		if err != nil {
-			return err
-		}
-		*p.s = s
-	}
-	return nil
+		{&w.forgetCall, "DELETE FROM calls WHERE n = ?1"},
+		{&w.forgetEnd, "DELETE FROM ends WHERE n = ?1"},
+		{&w.forgetID, "DELETE FROM ids WHERE id = ?1"},
+		{&w.forgetDeliveries, "DELETE FROM deliveries WHERE key BETWEEN ?1 << 16 AND (?1 << 16) + 65535"},
+	})
 }
 
 func (w *writer) close() {
@@ -105,87 +98,12 @@ func (w *writer) close() {
 	w.c.close()
 }
 
-// write is the writer's goroutine. It goes on whatever happens to the disk,
-// and ends when the journal is closed and all that can be written is.
-func (j *Journal) write(w *writer) {
-	defer close(j.done)
-	defer w.close()
-	pause := time.Duration(0)
-	for {
-		quit := false
-		select {
-		case <-j.wake:
-		case <-j.timer.C:
-		case <-j.quit:
-			quit = true
-		}
-		for {
-			more, err := w.batch()
-			if err != nil {
-				pause = min(max(2*pause, 100*time.Millisecond), 5*time.Second)
-				j.mu.Lock()
-				j.timer.Reset(pause)
-				j.armed = true
-				j.mu.Unlock()
-				break
-			}
-			pause = 0
-			if !more {
-				break
-			}
-		}
-		if quit {
-			return
-		}
-	}
-}
+// walFrames is how many frames the WAL had after the last commit.
+func (w *writer) walFrames() int64 { return int64(*(*int32)(mem(w.frames))) }
 
-// take moves the head of the queue into the writer's hands.
-func (j *Journal) take() (ops []op, since time.Time) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.armed = false
-	n, bytes := 0, int64(0)
-	for n < len(j.queue) && n < batchOps && (n == 0 || bytes+j.queue[n].cost <= batchBytes) {
-		if w := j.queue[n].wait; w != nil {
-			w.taken = true
-		}
-		bytes += j.queue[n].cost
-		n++
-	}
-	ops, since = j.queue[:n:n], j.since
-	rest := j.queue[n:]
-	// The rest moves to the other buffer; this one is the next other.
-	j.queue = append(j.empty[:0], rest...)
-	j.empty = nil
-	clear(rest)
-	if len(j.queue) == 0 {
-		j.urgent = false
-	}
-	return ops, since
-}
-
-// batch writes the head of the queue in one transaction. more says that
-// there is more for now.
-func (w *writer) batch() (more bool, err error) {
-	j := w.j
-	ops, since := j.take()
-	if len(ops) == 0 {
-		j.giveBack(ops)
-		return false, nil
-	}
-	err = w.tryBatch(ops)
-	if err != nil && !passing(err) && len(ops) > 1 {
-		// Something in the database or in one op is broken for good: what
-		// can be written alone shall be, the rest is given up.
-		err = w.oneByOne(ops)
-	}
-	return j.settle(ops, since, err)
-}
-
-// tryBatch writes ops in one transaction. An error of the database fails them
+// write writes ops in one transaction. An error of the database fails them
 // all; one that concerns a single op is left in its waiter.
-func (w *writer) tryBatch(ops []op) error {
+func (w *writer) write(ops []op) error {
 	w.number++
 	w.touched, w.files = w.touched[:0], w.files[:0]
 	err := w.begin.run()
@@ -223,139 +141,28 @@ func (w *writer) tryBatch(ops []op) error {
 	return nil
 }
 
-// oneByOne gives every op a transaction of its own. Those that fail are told,
-// or dropped if nobody waits; the error is the last one.
-func (w *writer) oneByOne(ops []op) (err error) {
+// oneByOne gives every op a transaction of its own: something in the database
+// is broken for good, but what can be written shall be. Of the ops that fail,
+// those with a waiter tell it, and the others are dropped.
+func (w *writer) oneByOne(ops []op) (wrote bool, last error) {
 	for i := range ops {
-		if ops[i].wait != nil {
-			ops[i].wait.err = nil
+		o := &ops[i]
+		if o.wait != nil {
+			o.wait.err = nil
 		}
-		e := w.tryBatch(ops[i : i+1])
-		if e == nil {
+		err := w.write(ops[i : i+1])
+		if err == nil {
+			wrote = true
 			continue
 		}
-		err = e
-		if ops[i].wait != nil {
-			ops[i].wait.err = e
+		last = err
+		if o.wait != nil {
+			o.wait.err = err
 		} else {
 			w.j.drop()
 		}
 	}
-	if err != nil {
-		w.j.note(err)
-	}
-	return nil
-}
-
-// settle tells those who wait, and puts back what could not be written but
-// may be later.
-func (j *Journal) settle(ops []op, since time.Time, err error) (more bool, _ error) {
-	if err != nil {
-		err = j.explain("write", err)
-	}
-	now := time.Now()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.failed == nil && err != nil {
-		j.opt.Logger.Error("the journal cannot be written", "error", err)
-	}
-	if err != nil {
-		j.failed = err
-		j.stats.LastError, j.stats.LastErrorAt = err, now
-		// Whoever waits gets the failure now, in the whole queue; events and
-		// deliveries stay for the next try.
-		all := append(ops, j.queue...)
-		kept := all[:0]
-		for i := range all {
-			o := all[i]
-			if o.wait == nil {
-				kept = append(kept, o)
-				continue
-			}
-			j.endLocked(&o, err)
-		}
-		clear(all[len(kept):])
-		j.empty, j.queue, j.urgent, j.since = j.queue[:0], kept, false, since
-		j.makeRoomLocked()
-		return false, err
-	}
-	if j.failed != nil {
-		j.failed = nil
-		j.opt.Logger.Info("the journal can be written again")
-	}
-	j.stats.Commits++
-	j.stats.Ops += uint64(len(ops))
-	j.stats.LargestBatch = max(j.stats.LargestBatch, len(ops))
-	for i := range ops {
-		j.endLocked(&ops[i], nil)
-	}
-	j.makeRoomLocked()
-	clear(ops)
-	j.empty = ops[:0]
-	more = j.urgent || len(j.queue) >= batchOps || j.closed && len(j.queue) > 0
-	if !more && len(j.queue) > 0 && !j.armed {
-		j.armed = true
-		j.timer.Reset(j.opt.Delay)
-	}
-	return more, nil
-}
-
-// makeRoomLocked wakes those who wait for the full queue.
-func (j *Journal) makeRoomLocked() {
-	if j.room != nil {
-		close(j.room)
-		j.room = nil
-	}
-}
-
-// endLocked ends an op, with the error that its waiter holds, or err.
-func (j *Journal) endLocked(o *op, err error) {
-	j.queued -= o.cost
-	if o.run != nil {
-		o.run.pending--
-	}
-	w := o.wait
-	if w == nil {
-		return
-	}
-	if err == nil && w.err != nil {
-		if err = w.err; !errors.Is(err, call.ErrNotRunning) {
-			err = j.explain("write", err)
-		}
-	}
-	switch {
-	case err != nil:
-		j.undoLocked(o)
-	case o.kind == opFinish, o.kind == opCreate && o.run.ended:
-		delete(j.runs, o.run.id)
-	case o.kind == opCreate && w.abandoned:
-		// Its caller was told that there is no such call.
-		delete(j.runs, o.run.id)
-		n := o.run.n
-		j.enqueueLocked(op{kind: opTask, wait: &waiter{ended: make(chan error, 1), task: func(w *writer) error { return w.forget(n) }}})
-	}
-	w.ended <- err
-}
-
-// giveBack returns an unused buffer.
-func (j *Journal) giveBack(ops []op) {
-	j.mu.Lock()
-	j.empty = ops[:0]
-	j.mu.Unlock()
-}
-
-func (j *Journal) drop() {
-	j.mu.Lock()
-	j.stats.Dropped++
-	j.mu.Unlock()
-}
-
-func (j *Journal) note(err error) {
-	err = j.explain("write", err)
-	j.mu.Lock()
-	j.stats.LastError, j.stats.LastErrorAt = err, time.Now()
-	j.mu.Unlock()
-	j.opt.Logger.Error("the journal gave up some events", "error", err)
+	return wrote, last
 }
 
 // apply executes one op in the open transaction.
@@ -371,7 +178,7 @@ func (w *writer) apply(o *op) error {
 	case opFinish:
 		return w.applyFinish(o)
 	case opDeliver:
-		return w.applyDeliver(o.d)
+		return w.applyDeliver(o.d, o.n)
 	case opTask:
 		return o.wait.task(w)
 	default:
@@ -380,60 +187,63 @@ func (w *writer) apply(o *op) error {
 }
 
 func (w *writer) applyCreate(o *op) error {
-	r, s := &o.wait.rec, w.create
+	r, s, events := &o.wait.rec, w.create, o.wait.events
+	w.touch(o.run)
 	s.int(1, o.run.n)
 	s.text(2, string(r.ID))
 	s.int(3, int64(r.Epoch))
 	s.int(4, stamp(r.Started))
-	s.text(5, r.Principal)
-	s.text(6, r.Server)
-	s.text(7, r.Tool)
-	s.text(8, r.PublicTool)
-	s.text(9, r.Session)
-	s.text(10, r.Client)
-	s.text(11, r.Era)
-	s.text(12, r.RequestID)
-	s.text(13, r.Traceparent)
-	s.text(14, r.Digest)
+	if len(events) > 0 && inRow(&events[0]) {
+		s.int(5, stamp(events[0].Time))
+		o.run.kept.events++
+		events = events[1:]
+	} else {
+		s.null(5)
+	}
+	s.text(6, r.Principal)
+	s.text(7, r.Server)
+	s.text(8, r.Tool)
+	s.text(9, r.PublicTool)
+	s.text(10, r.Session)
+	s.text(11, r.Client)
+	s.text(12, r.Era)
+	s.text(13, r.RequestID)
+	s.text(14, r.Traceparent)
+	s.text(15, r.Digest)
 	var buf [256]byte
-	s.bytesAsText(15, appendLimits(buf[:0], r.Limits))
-	s.blob(16, r.Arguments)
+	s.bytesAsText(16, appendLimits(buf[:0], r.Limits))
+	s.blob(17, r.Arguments)
 	if err := s.run(); err != nil {
 		return err
 	}
-	for i := range o.wait.events {
-		ev := &o.wait.events[i]
+	for i := range events {
+		ev := &events[i]
 		if err := w.insert(o.run, ev, 0); err != nil {
 			return err
 		}
 		if ev.Kind == call.KindEnd {
-			return w.end(o.run, r, ev)
+			return w.applyEnd(o.run, r, ev)
 		}
 	}
 	return nil
+}
+
+// inRow says whether an event needs no row of its own, since the call's row
+// says all about it.
+func inRow(ev *call.Event) bool {
+	return ev.Seq == 1 && ev.Kind == call.KindAccepted && ev.Body == nil && ev.Hole == -1 && !ev.Time.IsZero()
 }
 
 func (w *writer) applyFinish(o *op) error {
 	run, r := o.run, &o.wait.rec
 	w.touch(run)
 	if run.n == 0 {
-		n, err := w.lookup(r.ID)
-		if err != nil {
+		if err := w.adopt(run, r); err != nil {
 			return err
 		}
-		if n == 0 {
-			return call.ErrNotRunning
-		}
-		run.n = n
-		w.count.int(1, n)
-		if _, err := w.count.step(); err != nil {
-			return err
-		}
-		run.kept.events = int(w.count.colInt(0))
-		w.count.reset()
 	}
 	run.kept.events++ // the end itself
-	err := w.end(run, r, &o.ev)
+	err := w.applyEnd(run, r, &o.ev)
 	run.kept.events--
 	if err != nil {
 		return err
@@ -441,27 +251,56 @@ func (w *writer) applyFinish(o *op) error {
 	return w.insert(run, &o.ev, o.file)
 }
 
-// end notes in the call's row how it ended, if it has not.
-func (w *writer) end(run *run, r *call.Record, ev *call.Event) error {
+// adopt finds a call that this journal did not create.
+func (w *writer) adopt(run *run, r *call.Record) error {
+	n, err := w.lookup(r.ID)
+	if err != nil {
+		return err
+	}
+	w.epoch.int(1, n)
+	ok, err := w.epoch.step()
+	if err != nil {
+		return err
+	}
+	if !ok || uint64(w.epoch.colInt(0)) != r.Epoch {
+		w.epoch.reset()
+		return call.ErrNotRunning
+	}
+	events := w.epoch.colInt(1)
+	w.epoch.reset()
+	w.count.int(1, n)
+	if _, err := w.count.step(); err != nil {
+		return err
+	}
+	run.n, run.kept.events = n, int(events+w.count.colInt(0))
+	w.count.reset()
+	return nil
+}
+
+// applyEnd notes how the call ended, if it has not.
+func (w *writer) applyEnd(run *run, r *call.Record, ev *call.Event) error {
 	e := r.End
 	if ev.End != nil {
 		e = *ev.End
 	}
 	outcome, err := number(outcomes, e.Outcome)
+	if err == nil && outcome == 0 {
+		err = fmt.Errorf("call %s cannot end as running", r.ID)
+	}
 	if err != nil {
 		return &singleError{err}
 	}
-	s := w.finish
-	s.int(1, run.n)
-	s.int(2, outcome)
-	ended := stamp(r.Ended)
-	if ended == 0 {
-		ended = stamp(ev.Time)
+	ended := r.Ended
+	if ended.IsZero() {
+		ended = ev.Time
 	}
-	s.int(3, ended)
-	s.int(4, stamp(r.Dispatched))
-	s.int(5, stamp(r.FirstByte))
-	s.int(6, int64(ev.Seq))
+	s := w.end
+	s.int(1, run.n)
+	s.int(2, int64(ev.Seq))
+	s.int(3, outcome)
+	s.int(4, stamp(ended))
+	s.int(5, stamp(r.Dispatched))
+	s.int(6, stamp(r.FirstByte))
 	// Events are contiguous: what is not there is missing, whatever the reason.
 	s.int(7, int64(ev.Seq)-int64(run.kept.events))
 	s.int(8, int64(r.Bytes))
@@ -470,12 +309,11 @@ func (w *writer) end(run *run, r *call.Record, ev *call.Event) error {
 	s.text(11, e.By)
 	s.text(12, e.Limit)
 	s.text(13, e.Text)
-	s.int(14, int64(r.Epoch))
 	if err := s.run(); err != nil {
+		if single(err) {
+			return call.ErrNotRunning // it has an end
+		}
 		return err
-	}
-	if w.c.changes() == 0 {
-		return call.ErrNotRunning
 	}
 	return nil
 }
@@ -525,6 +363,9 @@ func (w *writer) touch(run *run) {
 
 // lookup gives the number of a call; 0 if there is none.
 func (w *writer) lookup(id call.ID) (int64, error) {
+	if n := w.j.recent(id); n != 0 {
+		return n, nil
+	}
 	w.find.text(1, string(id))
 	ok, err := w.find.step()
 	if err != nil || !ok {
@@ -535,19 +376,20 @@ func (w *writer) lookup(id call.ID) (int64, error) {
 	return n, nil
 }
 
-func (w *writer) applyDeliver(d *call.Delivery) error {
+func (w *writer) applyDeliver(d *call.Delivery, n int64) error {
 	how, err := number(hows, d.How)
 	if err != nil {
 		return &singleError{err}
 	}
-	n, err := w.lookup(d.Call)
-	if err != nil {
-		return err
+	if n == 0 {
+		if n, err = w.lookup(d.Call); err != nil {
+			return err
+		}
 	}
 	if n == 0 {
 		return &singleError{fmt.Errorf("note a delivery of call %s: %w", d.Call, call.ErrUnknown)}
 	}
-	s := w.deliv
+	s := w.deliver
 	s.int(1, n)
 	s.text(2, d.Kind)
 	s.int(3, how)
@@ -561,12 +403,22 @@ func (w *writer) applyDeliver(d *call.Delivery) error {
 	return s.run()
 }
 
-// forget deletes all of a call that is small or was never told of.
-func (w *writer) forget(n int64) error {
+// forget deletes a call. Its events should be few by now.
+func (w *writer) forget(n int64, id call.ID) error {
 	if _, err := w.deleteEvents(n, 0, maxSeq); err != nil {
 		return err
 	}
-	return w.c.exec(fmt.Sprintf("DELETE FROM deliveries WHERE key BETWEEN %d AND %d; DELETE FROM calls WHERE n = %d", n<<16, n<<16|0xffff, n))
+	w.forgetID.text(1, string(id))
+	if err := w.forgetID.run(); err != nil {
+		return err
+	}
+	for _, s := range []*stmt{w.forgetDeliveries, w.forgetEnd, w.forgetCall} {
+		s.int(1, n)
+		if err := s.run(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // deleteEvents deletes the events of a call with seq from first to last; the
