@@ -315,7 +315,8 @@ func reason(err error) string {
 }
 
 // Parse reads a config from memory. filename is for messages, tells JSON by its
-// ending, and its folder is what relative paths start from. The error is an
+// ending, and its folder is what relative paths start from (for a host's file in
+// a folder such as .vscode, the folder above). The error is an
 // Errors.
 func Parse(data []byte, filename string, getenv func(string) (string, bool)) (*Config, error) {
 	if getenv == nil {

@@ -84,6 +84,18 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
+// TestLineEnds: an editor on Windows.
+func TestLineEnds(t *testing.T) {
+	for name, text := range map[string]string{
+		"c.yaml": "limits:\r\n  idle: 1m\r\nhosts:\r\n- a.example\r\n",
+		"c.json": "{\r\n\"limits\": {\"idle\": \"1m\"}, // x\r\n\"hosts\": [\"a.example\",]\r\n}\r\n",
+	} {
+		if c := mustParse(t, text, name, env()); c.Limits.Idle != time.Minute || len(c.Hosts) != 1 || c.Hosts[0] != "a.example" {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+}
+
 // TestDesignExample is the config of DESIGN §8.
 func TestDesignExample(t *testing.T) {
 	c := mustParse(t, `
@@ -160,7 +172,7 @@ func TestStdioHostFile(t *testing.T) {
 	c := mustParse(t, `{"mcpServers": {"srv": {"type": "local", "command": "./bin/srv", "args": ["--port", 8080, true, "${workspaceFolder}"], "env": {"PORT": 8080, "BIG": 9007199254740993, "E": ""}, "cwd": "sub"},
 	"off": {"command": "x", "args": ["${NOT_SET}"], "disabled": true}, "off2": {"command": "x", "enabled": false}}}`, "/w/.vscode/mcp.json", env())
 	s := c.Servers["srv"]
-	if s.Command != "/w/.vscode/bin/srv" || fmt.Sprint(s.Args) != "[--port 8080 true /w]" || s.Cwd != "/w/.vscode/sub" {
+	if s.Command != "/w/bin/srv" || fmt.Sprint(s.Args) != "[--port 8080 true /w]" || s.Cwd != "/w/sub" {
 		t.Errorf("%+v", s)
 	}
 	if s.Env["PORT"].Reveal() != "8080" || s.Env["BIG"].Reveal() != "9007199254740993" || s.Env["E"].Reveal() != "" {

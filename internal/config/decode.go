@@ -345,9 +345,5 @@ func (d *decoder) absolute(s string) string {
 	if filepath.IsAbs(s) || d.file == "" {
 		return s
 	}
-	abs, err := filepath.Abs(filepath.Join(filepath.Dir(d.file), s))
-	if err != nil {
-		return s
-	}
-	return abs
+	return filepath.Join(d.workspace(), s)
 }

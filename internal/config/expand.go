@@ -117,12 +117,14 @@ func (d *decoder) input(id string, p position, path string) string {
 	return ""
 }
 
-// workspace is the folder that a host's file belongs to.
+// workspace is the folder that a file belongs to: its own, or the one that has a
+// host's folder with the file in it.
 func (d *decoder) workspace() string {
-	dir := filepath.Dir(d.absolute(d.file))
-	if abs, err := filepath.Abs(d.file); err == nil {
-		dir = filepath.Dir(abs)
+	file, err := filepath.Abs(d.file)
+	if err != nil {
+		file = d.file
 	}
+	dir := filepath.Dir(file)
 	switch filepath.Base(dir) {
 	case ".vscode", ".cursor", ".gemini", ".claude":
 		return filepath.Dir(dir)

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // config decodes the whole file.
@@ -259,6 +260,9 @@ func (d *decoder) entry(at position, s *Server, path string) {
 		}
 	}
 	d.headers(s.Headers, join(path, "headers"))
+	if s.Ping < 100*time.Millisecond {
+		d.fail(here("ping"), join(path, "ping"), "write 1s or more; 30s is the default", "%s would be a flood of pings", s.Ping)
+	}
 	if s.Restart.Min <= 0 || s.Restart.Max < s.Restart.Min {
 		d.fail(here("restart"), join(path, "restart"), "write min above 0, and max not below min", "min is %s and max is %s", s.Restart.Min, s.Restart.Max)
 	}

@@ -33,24 +33,33 @@ func TestRedact(t *testing.T) {
 		// by name, at any depth, whatever the value
 		{`{"password":"hunter2"}`, `{"password":"[redacted]"}`},
 		{`{ "a" : [ {"Api-Key" : "k" , "b":1} ] }`, `{ "a" : [ {"Api-Key" : "[redacted]" , "b":1} ] }`},
-		{`{"apiKey":"k","ACCESS_KEY_ID":"k","clientSecret":"k","x-auth-token":"k","Set-Cookie":"k","sessionId":"k","auth":"k","myCredentials":{"user":"u","p":[1,2]},"pin":"1"}`,
-			`{"apiKey":"[redacted]","ACCESS_KEY_ID":"[redacted]","clientSecret":"[redacted]","x-auth-token":"[redacted]","Set-Cookie":"[redacted]","sessionId":"[redacted]","auth":"[redacted]","myCredentials":"[redacted]","pin":"1"}`},
+		{
+			`{"apiKey":"k","ACCESS_KEY_ID":"k","clientSecret":"k","x-auth-token":"k","Set-Cookie":"k","sessionId":"k","auth":"k","myCredentials":{"user":"u","p":[1,2]},"pin":"1"}`,
+			`{"apiKey":"[redacted]","ACCESS_KEY_ID":"[redacted]","clientSecret":"[redacted]","x-auth-token":"[redacted]","Set-Cookie":"[redacted]","sessionId":"[redacted]","auth":"[redacted]","myCredentials":"[redacted]","pin":"1"}`,
+		},
 		{`{"password":12345,"token":7}`, `{"password":"[redacted]","token":"[redacted]"}`},
 		{`{"pass\u0077ord":"hunter2"}`, `{"pass\u0077ord":"[redacted]"}`},
 		{`{"password":"a","password":"b"}`, `{"password":"[redacted]","password":"[redacted]"}`},
 		{`{"iban":"DE1","My-IBAN-No":"DE2"}`, `{"iban":"[redacted]","My-IBAN-No":"[redacted]"}`},
 		{`{"Пароль":"x"}`, `{"Пароль":"[redacted]"}`},
 
+		{`{"DB_PASS":"k","smtp_pass":"k","bypass":"x","ssh-key":"k"}`, `{"DB_PASS":"[redacted]","smtp_pass":"[redacted]","bypass":"x","ssh-key":"[redacted]"}`},
+		{`{"c":"DB_PASS=hunter2 ./run; echo passed: 5"}`, `{"c":"DB_PASS=[redacted] ./run; echo passed: 5"}`},
+
 		// pairs and flags
-		{`{"headers":[{"name":"Authorization","value":"k1"},{"value":"k2","name":"X-Api-Key"},{"name":"Accept","value":"*/*"}]}`,
-			`{"headers":[{"name":"Authorization","value":"[redacted]"},{"value":"[redacted]","name":"X-Api-Key"},{"name":"Accept","value":"*/*"}]}`},
+		{
+			`{"headers":[{"name":"Authorization","value":"k1"},{"value":"k2","name":"X-Api-Key"},{"name":"Accept","value":"*/*"}]}`,
+			`{"headers":[{"name":"Authorization","value":"[redacted]"},{"value":"[redacted]","name":"X-Api-Key"},{"name":"Accept","value":"*/*"}]}`,
+		},
 		{`{"key":"PASSWORD","value":{"a":[1]}}`, `{"key":"PASSWORD","value":"[redacted]"}`},
 		{`{"args":["--password","hunter2","-v","--token=abc","--user-token",7,"x"]}`, `{"args":["--password","[redacted]","-v","--token=[redacted]","--user-token","[redacted]","x"]}`},
 
 		// by pattern, inside of texts
 		{`{"h":"Authorization: Bearer abc.def-123"}`, `{"h":"Authorization: [redacted]"}`},
-		{`{"c":"curl -H 'Authorization: Token abc def' -H \"Cookie: a='b'; c=d\" https://u:p@h.example/x?token=abc&y=1"}`,
-			`{"c":"curl -H 'Authorization: [redacted]' -H \"Cookie: [redacted]\" https://[redacted]@h.example/x?token=[redacted]"}`},
+		{
+			`{"c":"curl -H 'Authorization: Token abc def' -H \"Cookie: a='b'; c=d\" https://u:p@h.example/x?token=abc&y=1"}`,
+			`{"c":"curl -H 'Authorization: [redacted]' -H \"Cookie: [redacted]\" https://[redacted]@h.example/x?token=[redacted]"}`,
+		},
 		{`{"c":"curl -u ann:hunter2 https://h.example; sshpass -p hunter2 ssh h"}`, `{"c":"curl -u ann:[redacted] https://h.example; sshpass -p [redacted] ssh h"}`},
 		{`{"c":"PGPASSWORD=hunter2 psql; export API_KEY='a b' && x --db-password \"a \\\" b\" -n"}`, `{"c":"PGPASSWORD=[redacted] psql; export API_KEY=[redacted] && x --db-password [redacted] -n"}`},
 		{`{"t":"Bearer abcdef1234"}`, `{"t":"Bearer [redacted]"}`},
@@ -61,8 +70,10 @@ func TestRedact(t *testing.T) {
 		{`{"t":"x ` + jwt + ` y"}`, `{"t":"x ` + x + ` y"}`},
 		{`{"t":"a\n` + pem + `\nb"}`, `{"t":"a\n` + x + `\nb"}`},
 		{`{"t":"-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl"}`, `{"t":"[redacted]"}`},
-		{`{"t":"AKIAIOSFODNN7EXAMPLE ghp_0123456789abcdefABCDEF0123456789abcd xoxb-123456789012-abcdef sk-ant-REDACTED sk-proj-abc123def456ghi789"}`,
-			`{"t":"[redacted] [redacted] [redacted] [redacted] [redacted]"}`},
+		{
+			`{"t":"AKIAIOSFODNN7EXAMPLE ghp_0123456789abcdefABCDEF0123456789abcd xoxb-123456789012-abcdef sk-ant-REDACTED sk-proj-abc123def456ghi789"}`,
+			`{"t":"[redacted] [redacted] [redacted] [redacted] [redacted]"}`,
+		},
 		{`{"t":"A\u004bIAIOSFODNN7EXAMPLE"}`, `{"t":"[redacted]"}`},
 
 		// JSON in a string, and in a string of that
@@ -123,12 +134,13 @@ func TestKeep(t *testing.T) {
 func TestKeptSize(t *testing.T) {
 	const secret = "ghp_0123456789abcdefABCDEF0123456789abcd"
 	for _, max := range []int{256, 1000, 16 << 10} {
+		modes := map[Keep]*Redactor{KeepRedacted: NewRedactor(KeepRedacted, nil, max), KeepFull: NewRedactor(KeepFull, nil, max)}
 		for _, fill := range []string{"a", `\"`, "é", `\n`, "🙂"} {
 			for shift := range 60 {
 				n := (max - 30 + shift) / len(fill)
 				in := []byte(`{"t":"` + strings.Repeat(fill, n) + " " + secret + `","password":"hunter2","u":"` + strings.Repeat("b", max) + `"}`)
-				for _, k := range []Keep{KeepRedacted, KeepFull} {
-					got := NewRedactor(k, nil, max).Kept(in)
+				for k, r := range modes {
+					got := r.Kept(in)
 					if len(got) > max || !jsontext.Value(got).IsValid() {
 						t.Fatalf("max %d, fill %q: %d bytes: %s", max, fill, len(got), got)
 					}

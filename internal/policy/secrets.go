@@ -14,7 +14,7 @@ var secretWords = []string{
 	"password", "passwd", "passphrase", "passcode", "pwd", "secret", "token",
 	"api-key", "authorization", "cookie", "credential", "private-key",
 	"access-key", "account-key", "signing-key", "encryption-key", "session-id", "session-key",
-	"connection-string", "bearer",
+	"connection-string", "bearer", "ssh-key", "auth-key",
 }
 
 // secretNames are whole names; as parts of others they mean too much else.
@@ -85,6 +85,9 @@ func (s *wordSet) find(name []byte) word {
 	if len(b) <= 4 && secretNames[string(b)] {
 		return secretWord
 	}
+	if len(b) > 4 && len(name) > 5 && bytes.HasSuffix(b, []byte("pass")) && bytes.HasSuffix(name[:len(name)-4], []byte("_")) { // DB_PASS, but not bypass
+		return secretWord
+	}
 	for i := 0; i+1 < len(b); i++ {
 		if !s.pairs.has(b[i], b[i+1]) {
 			continue
@@ -139,6 +142,7 @@ var fixedMarks = func() []mark {
 		{"bearer", groupScheme, 0},
 		{"basic", groupScheme, 0},
 		{"negotiate", groupScheme, 0},
+		{"_pass", groupWords, 0},
 		{"://", groupURL, '@'},
 		{`:\/`, groupURL, '@'},
 		{"-----begin", groupPEM, 0},
@@ -314,6 +318,7 @@ func newPatterns(words []string) []pattern {
 		{groupLogin, regexp.MustCompile(`(?i)(\bsshpass\s+-p\s*)` + value), keepFirst},
 		{groupLogin, regexp.MustCompile(`((?:^|\s)(?:-u|--user|--proxy-user)[\s=]*["']?[^\s:"'/]*:)[^\s"']+`), keepFirst},
 		{groupWords, regexp.MustCompile(`(?i)([\w.-]*` + names + `[\w-]*\\*["']?\s*(?:=>|[=:])\s*)(` + value + `)`), assigned},
+		{groupWords, regexp.MustCompile(`(?i)(\w_pass\s*[=:]\s*)(` + value + `)`), assigned},
 		{groupWords, regexp.MustCompile(`(?i)((?:^|\s)--?[\w-]*` + names + `[\w-]*\s+)(` + noFlag + `)`), assigned},
 	}
 }
