@@ -118,6 +118,7 @@ func (e *Engine) Start(ctx context.Context, spec Spec) (*Call, error) {
 	}
 	c.rec.Seq = 1
 	c.tail = append(c.tail, Event{Seq: 1, Kind: KindAccepted, Time: now, Hole: -1})
+	c.tailBytes = eventCost
 	if d := c.rec.Denied; d != nil {
 		return c, e.deny(ctx, c, *d)
 	}
@@ -200,6 +201,7 @@ func (e *Engine) deny(ctx context.Context, c *Call, end End) error {
 	}
 	c.rec.End, c.rec.Ended, c.rec.Seq = end, c.rec.Started, 2
 	c.tail = append(c.tail, Event{Seq: 2, Kind: KindEnd, Time: c.rec.Started, Hole: -1, End: &end})
+	c.tailBytes += eventCost
 	c.ending, c.ended = true, true
 	err := e.create(ctx, c)
 	if o := e.opt.Observer; o != nil && err == nil {
@@ -341,14 +343,17 @@ func (c *Call) appendLocked(ev Event) {
 	c.push(ev)
 }
 
+// eventCost is about what an event takes in memory besides its body, in bytes.
+const eventCost = 64
+
 // push adds an event to the tail and wakes the readers. A wake carries no data
 // and may find its reader awake already.
 func (c *Call) push(ev Event) {
 	c.tail = append(c.tail, ev)
-	c.tailBytes += len(ev.Body) + 64
+	c.tailBytes += len(ev.Body) + eventCost
 	drop := 0
 	for c.tailBytes > c.e.opt.Tail && drop < len(c.tail)-1 {
-		c.tailBytes -= len(c.tail[drop].Body) + 64
+		c.tailBytes -= len(c.tail[drop].Body) + eventCost
 		drop++
 	}
 	clear(c.tail[:drop])
