@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// beatUnit is how much a second of silence moves progress that nobody measured
-// yet: so little that it stays below the tool server's first step, whatever its
-// scale, and its own values can be shown as they are (SPEC §2.2).
-const beatUnit = 1e-6
+// beatsPerUnit is how many seconds of silence make one unit of progress while
+// nobody has measured any: so many that we stay below the tool server's first
+// step, whatever its scale, and its own values can be shown as they are
+// (SPEC §2.2).
+const beatsPerUnit = 1e6
 
 // line is the number line of one progress token. What is sent on it strictly
 // increases (I11), whatever the tool server and our beats say.
@@ -92,7 +93,7 @@ func (l *line) above(total float64, hasTotal bool) (v float64, ok bool) {
 func (l *line) appendBeat(dst, token []byte, elapsed time.Duration) (out []byte, ok bool) {
 	v, ok := l.above(l.total, l.hasTotal)
 	if !l.measured {
-		v = max(v, beatUnit*elapsed.Seconds())
+		v = max(v, elapsed.Seconds()/beatsPerUnit)
 	}
 	if !ok || l.hasTotal && v >= l.total {
 		return dst, false

@@ -88,7 +88,7 @@ func (s *sink) flush() bool {
 		return false
 	}
 	if s.first == 0 {
-		s.first = now.Sub(s.start)
+		s.first = max(1, now.Sub(s.start))
 	}
 	s.gap = max(s.gap, now.Sub(s.last))
 	s.last = now
