@@ -1,3 +1,5 @@
+//go:build unix
+
 package upstream
 
 import (
@@ -85,6 +87,14 @@ func (c *child) run() {
 		signal.Ignore(syscall.SIGTERM)
 		<-time.After(time.Duration(ms) * time.Millisecond)
 		return
+	}
+	if c.has("parent") { // a longcall that will be killed
+		p, err := startProcess(childServer("legacy lingers"))
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(p.pid)
+		select {}
 	}
 	if c.has("deaf") {
 		signal.Ignore(syscall.SIGTERM)

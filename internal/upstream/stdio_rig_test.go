@@ -1,3 +1,5 @@
+//go:build unix
+
 package upstream
 
 import (
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -213,7 +216,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func alive(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return false
+		_, err := os.Stat("/proc/self")
+		return err != nil && syscall.Kill(pid, 0) == nil
 	}
 	_, state, _ := strings.Cut(string(b), ") ")
 	return !strings.HasPrefix(state, "Z")
