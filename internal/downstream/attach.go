@@ -106,7 +106,7 @@ func (a *attachment) finish() {
 		a.d.FirstByte = max(1, out.start.Add(out.first).Sub(a.d.Attached))
 	}
 	q := &a.x.q
-	q.How = a.d.How
+	q.Kind, q.How = a.d.Kind, a.d.How
 	q.Events += a.d.Events
 	q.Dropped += a.d.Dropped
 	if a.d.How != "" { // an agent that cancelled is owed nothing, and gets nothing
@@ -329,8 +329,13 @@ func (a *attachment) end(ev *call.Event) {
 		a.gone()
 		return
 	}
+	a.delivered(ev.End)
+}
+
+func (a *attachment) delivered(end *call.End) {
 	a.d.How = call.Delivered
 	a.d.Events++
+	a.x.q.End = end
 }
 
 // answer writes body with cuts made, as an event or as the whole reply.

@@ -111,18 +111,13 @@ func (a *attachment) collect() (answer []byte) {
 // collected records how a call of a batch was delivered, once the batch is
 // answered.
 func (a *attachment) collected() {
+	end := a.call.Record().End
 	switch {
-	case a.d.How != "" || a.call.Record().End.Outcome == call.Cancelled && !a.owed(endOf(a.call)):
+	case a.d.How != "" || end.Outcome == call.Running || !a.owed(&end):
 	case a.x.out.err != nil || a.ctx.Err() != nil:
 		a.gone()
 	default:
-		a.d.How = call.Delivered
-		a.d.Events++
+		a.delivered(&end)
 	}
 	a.finish()
-}
-
-func endOf(c *call.Call) *call.End {
-	r := c.Record()
-	return &r.End
 }

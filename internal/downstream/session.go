@@ -62,8 +62,10 @@ func newSessions(running func(string, call.ID) bool, ended func(principal, id st
 
 // remove forgets a session. ss.mu is held.
 func (ss *sessions) remove(s *session) {
-	delete(ss.m, s.id)
-	ss.ended(s.principal, s.id)
+	if ss.m[s.id] == s { // not twice, when two requests end it
+		delete(ss.m, s.id)
+		ss.ended(s.principal, s.id)
+	}
 }
 
 var sessionIDs = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)

@@ -1,0 +1,154 @@
+package downstream
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+type listResult struct {
+	Result struct {
+		Tools      []struct{ Name string }
+		NextCursor string
+		TTLMs      *int
+		CacheScope string
+	}
+	Error *struct{ Code int }
+}
+
+func (c *client) list(path, params string) (l listResult) {
+	c.t.Helper()
+	_, body := c.post(path, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{`+params+`"_meta":{`+modernMeta+`}}}`, modern("tools/list", "")...)
+	if err := json.Unmarshal([]byte(body), &l); err != nil {
+		c.t.Fatalf("%v: %s", err, body)
+	}
+	return l
+}
+
+// TestPagination: pages of 200, stable in order, whatever order the servers give
+// (X-17); cursors are sealed to the principal and the endpoint (SPEC §6.4).
+func TestPagination(t *testing.T) {
+	r := newRig(t)
+	for _, s := range []string{"a", "b"} {
+		r.lists[s], r.fresh[s] = nil, true
+		for i := range 301 {
+			name := fmt.Sprintf("t%03d", i)
+			r.lists[s] = append(r.lists[s], mcp.Tool{Name: name, Raw: []byte(`{"name":"` + name + `"}`)})
+		}
+	}
+	c := r.serve()
+	var first []string
+	for round := range 2 {
+		for _, l := range r.lists {
+			rand.Shuffle(len(l), func(i, k int) { l[i], l[k] = l[k], l[i] })
+		}
+		var names []string
+		params := ""
+		for pages := 1; ; pages++ {
+			l := c.list("/mcp", params)
+			for _, tool := range l.Result.Tools {
+				names = append(names, tool.Name)
+			}
+			if *l.Result.TTLMs == 0 || l.Result.CacheScope != "private" {
+				t.Errorf("page %d: %+v", pages, l.Result)
+			}
+			if l.Result.NextCursor == "" {
+				if pages != 4 {
+					t.Errorf("%d pages", pages)
+				}
+				break
+			}
+			params = `"cursor":"` + l.Result.NextCursor + `",`
+		}
+		if len(names) != 603 || !slices.IsSorted(names) {
+			t.Errorf("%d names, sorted %v", len(names), slices.IsSorted(names))
+		}
+		if round == 0 {
+			first = names
+		} else if !slices.Equal(first, names) {
+			t.Error("the order changed")
+		}
+	}
+	cursor := `"cursor":"` + c.list("/mcp", "").Result.NextCursor + `",`
+	if l := c.list("/mcp/a", cursor); l.Error == nil || l.Error.Code != mcp.CodeInvalidParams {
+		t.Errorf("another endpoint: %+v", l)
+	}
+	c.header.Set("Authorization", "Bearer bob")
+	if l := c.list("/mcp", cursor); l.Error == nil || l.Error.Code != mcp.CodeInvalidParams {
+		t.Errorf("another principal: %+v", l)
+	}
+	if l := c.list("/mcp", `"cursor":"x",`); l.Error == nil || l.Error.Code != mcp.CodeInvalidParams {
+		t.Errorf("no cursor: %+v", l)
+	}
+}
+
+// TestPartialList is A22: what is known is served, and must not be kept.
+func TestPartialList(t *testing.T) {
+	r := newRig(t)
+	r.lists["down"], r.listErr["down"] = nil, errors.New("connection refused")
+	c := r.serve()
+	if l := c.list("/mcp", ""); len(l.Result.Tools) != 1 || *l.Result.TTLMs != 0 {
+		t.Errorf("%+v", l.Result)
+	}
+	if l := c.list("/mcp/up", ""); len(l.Result.Tools) != 1 || *l.Result.TTLMs == 0 {
+		t.Errorf("%+v", l.Result)
+	}
+}
+
+// TestPublicNames: every name at /mcp is safe in headers, short enough, unique,
+// and leads back to its server and tool.
+func TestPublicNames(t *testing.T) {
+	servers := []string{"a", "a__b", "srv"}
+	lists := map[string][]string{
+		"a":    {"x", "b__x", "__x", "x__y", "ä", "a b", "a/b", "", strings.Repeat("n", 200), strings.Repeat("n", 201), "x"},
+		"a__b": {"x", "_x"},
+		"srv":  {"bad name", "bad-name", "ok.tool"},
+	}
+	r := newRig(t)
+	r.lists = map[string][]mcp.Tool{}
+	seen := map[string]string{}
+	for _, s := range servers {
+		for _, n := range lists[s] {
+			r.lists[s] = append(r.lists[s], mcp.Tool{Name: n, Raw: []byte(`{}`)})
+		}
+	}
+	// A tool that is called like the safe name of another one.
+	r.lists["srv"] = append(r.lists["srv"], mcp.Tool{Name: strings.TrimPrefix(hashedName("srv", "bad name", 0), "srv__")})
+	for _, s := range servers {
+		for i, public := range publicNames(s, r.lists[s], servers) {
+			own := r.lists[s][i].Name
+			if public == "" {
+				if i != 10 || own != "x" {
+					t.Errorf("%s %q has no name", s, own)
+				}
+				continue
+			}
+			if !safe(public) || len(public) > maxName || seen[public] != "" {
+				t.Errorf("%s %q: %q, also of %s", s, own, public, seen[public])
+			}
+			seen[public] = s + " " + own
+			m, err := mcp.Parse([]byte(legacyCall("1", public, "")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := &exchange{h: r.h, r: r.serve().request(t.Context(), "POST", "/", "")}
+			if got, ok := x.resolve(&m, ""); !ok || got.server != s || got.tool != own {
+				t.Errorf("%q is %s %q, not %s %q", public, got.server, got.tool, s, own)
+			}
+		}
+	}
+	for _, plain := range []string{"a__x", "a__x__y", "a__b__x", "srv__ok.tool", "srv__bad-name"} {
+		if seen[plain] == "" {
+			t.Errorf("%s should be as it is", plain)
+		}
+	}
+	if seen["a__b__x"] != "a__b x" {
+		t.Errorf("a__b__x is %s", seen["a__b__x"])
+	}
+}
