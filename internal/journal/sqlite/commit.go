@@ -57,9 +57,7 @@ func (j *Journal) write() {
 		}
 		j.turn <- struct{}{}
 		for more := true; more; {
-			// Whoever is about to call gets to do so first: one commit for
-			// many costs hardly more than one for one.
-			runtime.Gosched()
+			runtime.Gosched() // as in await
 			more = j.batch()
 		}
 		j.release()

@@ -70,7 +70,7 @@ func (c *conn) close() {
 		lib.Xsqlite3_close_v2(c.tls, c.db)
 		c.db = 0
 	}
-	c.freeSpare()
+	c.freeArena()
 	libc.Xfree(c.tls, c.arena)
 	c.tls.Close()
 }
@@ -169,7 +169,7 @@ func (c *conn) hold(v unsafe.Pointer, n int) uintptr {
 	return p
 }
 
-func (c *conn) freeSpare() {
+func (c *conn) freeArena() {
 	for _, p := range c.spare {
 		libc.Xfree(c.tls, p)
 	}
@@ -250,12 +250,20 @@ func (s *stmt) blob(i int32, v []byte) {
 
 // run executes a statement that gives no rows.
 func (s *stmt) run() error {
+	err := s.again()
+	s.c.freeArena()
+	return err
+}
+
+// again executes a statement that gives no rows, and keeps what is bound to it
+// until freeArena.
+func (s *stmt) again() error {
 	rc := lib.Xsqlite3_step(s.c.tls, s.p)
 	var err error
 	if rc != lib.SQLITE_DONE && rc != lib.SQLITE_ROW {
 		err = s.c.failure(rc)
 	}
-	s.reset()
+	lib.Xsqlite3_reset(s.c.tls, s.p)
 	return err
 }
 
@@ -277,10 +285,7 @@ func (s *stmt) step() (bool, error) {
 
 func (s *stmt) reset() {
 	lib.Xsqlite3_reset(s.c.tls, s.p)
-	s.c.arenaUsed = 0
-	if len(s.c.spare) > 0 {
-		s.c.freeSpare()
-	}
+	s.c.freeArena()
 }
 
 func (s *stmt) colInt(i int32) int64 { return lib.Xsqlite3_column_int64(s.c.tls, s.p, i) }

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"fmt"
+	"math/rand/v2"
 
 	"modernc.org/libc"
 	lib "modernc.org/sqlite/lib"
@@ -32,9 +33,10 @@ type writer struct {
 	forgetCall, forgetEnd       *stmt
 	forgetID, forgetDeliveries  *stmt
 
-	number  uint64 // of the batch
-	touched []*run // by the batch
-	files   []file // to remove after the commit
+	number     uint64 // of the batch
+	touched    []*run // by the batch
+	files      []file // to remove after the commit
+	deliveries int64  // so far, and a random number
 }
 
 func newWriter(j *Journal) (*writer, error) {
@@ -42,7 +44,7 @@ func newWriter(j *Journal) (*writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{j: j, c: c}
+	w := &writer{j: j, c: c, deliveries: rand.Int64N(1 << 16)}
 	if err := w.prepare(); err != nil {
 		w.close()
 		return nil, err
@@ -74,7 +76,7 @@ func (w *writer) prepare() error {
 			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)`},
 		{&w.event, "INSERT INTO events (key, kind, at, hole, body, file) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"},
 		{&w.deliver, `INSERT INTO deliveries (key, kind, how, era, attached, first_byte, ended, bytes, events, dropped)
-			SELECT coalesce(max(key), ?1 << 16) + 1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10 FROM deliveries WHERE key BETWEEN ?1 << 16 AND (?1 << 16) + 65535`},
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`},
 		{&w.find, "SELECT n FROM ids WHERE id = ?1"},
 		{&w.epoch, "SELECT epoch, accepted IS NOT NULL FROM calls WHERE n = ?1"},
 		{&w.count, "SELECT count(*) FROM events WHERE key BETWEEN ?1 << 28 AND (?1 << 28) + 268435455"},
@@ -390,7 +392,6 @@ func (w *writer) applyDeliver(d *call.Delivery, n int64) error {
 		return &singleError{fmt.Errorf("note a delivery of call %s: %w", d.Call, call.ErrUnknown)}
 	}
 	s := w.deliver
-	s.int(1, n)
 	s.text(2, d.Kind)
 	s.int(3, how)
 	s.text(4, d.Era)
@@ -400,7 +401,17 @@ func (w *writer) applyDeliver(d *call.Delivery, n int64) error {
 	s.int(8, d.Bytes)
 	s.int(9, d.Events)
 	s.int(10, d.Dropped)
-	return s.run()
+	for range 8 {
+		w.deliveries++
+		s.int(1, n<<16|w.deliveries&0xffff)
+		// A number may be taken, by a delivery of the same call in an earlier
+		// life or 65 536 deliveries ago. SQLite keeps what is bound.
+		if err = s.again(); err == nil || !single(err) {
+			break
+		}
+	}
+	w.c.freeArena()
+	return err
 }
 
 // forget deletes a call. Its events should be few by now.
