@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,32 +44,42 @@ var installed sync.Map // name of a folder to func() (string, error), so that a 
 func Ensure(t testing.TB, e Ecosystem) string {
 	t.Helper()
 	src := Source()
-	var dir string
 	switch e {
 	case Go:
 		need(t, "go", "go", "version")
-		dir = install(t, e, []string{"gosdk/go.mod", "gosdk/go.sum", "gosdk/server/main.go", "gosdk/client/main.go"}, func(ctx context.Context, dir string) error {
-			return run(ctx, filepath.Join(src, "gosdk"), "go", "build", "-o", dir+string(filepath.Separator), "./...")
+		sdk := filepath.Join(src, "gosdk")
+		files := []string{"go.mod", "go.sum", "server/main.go", "client/main.go"}
+		return Install(t, string(e), in(sdk, files...), func(ctx context.Context, dir string) error {
+			return run(ctx, sdk, "go", "build", "-o", dir+string(filepath.Separator), "./...")
 		})
 	case Node:
 		NeedNode(t)
-		dir = install(t, e, []string{"node/package.json", "node/package-lock.json"}, func(ctx context.Context, dir string) error {
-			return NPM(ctx, dir, filepath.Join(src, "node"))
+		node := filepath.Join(src, "node")
+		dir := Install(t, string(e), in(node, "package.json", "package-lock.json"), func(ctx context.Context, dir string) error {
+			return NPM(ctx, dir, node)
 		})
-		refresh(t, dir, filepath.Join(src, "node"), ".mjs", ".cjs")
+		refresh(t, dir, node, ".mjs", ".cjs")
+		return dir
 	case PythonV1, PythonV2:
-		need(t, "python3", "python3", "-c", "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))")
-		list := "python/requirements-" + strings.TrimPrefix(string(e), "python-") + ".txt"
-		dir = install(t, e, []string{list}, func(ctx context.Context, dir string) error {
+		need(t, "python3 (3.11 or later, with venv)", "python3", "-c", "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))")
+		list := in(src, "python/requirements-"+strings.TrimPrefix(string(e), "python-")+".txt")
+		return Install(t, string(e), list, func(ctx context.Context, dir string) error {
 			if err := run(ctx, dir, "python3", "-m", "venv", dir); err != nil {
 				return err
 			}
-			return run(ctx, dir, filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", filepath.Join(src, list))
+			return run(ctx, dir, filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", list[0])
 		})
-	default:
-		t.Fatalf("no ecosystem %q", e)
 	}
-	return dir
+	t.Fatalf("no ecosystem %q", e)
+	return ""
+}
+
+// in makes paths of files in a folder.
+func in(dir string, files ...string) (out []string) {
+	for _, f := range files {
+		out = append(out, filepath.Join(dir, filepath.FromSlash(f)))
+	}
+	return out
 }
 
 // Source is the folder of this package's source.
@@ -80,14 +91,20 @@ func Source() string {
 	return filepath.Dir(file)
 }
 
-// NPM installs what the lock file in the folder src pins into dir.
+// NPM installs into dir what the package file in the folder src names: exactly
+// what its lock file pins, if it has one.
 func NPM(ctx context.Context, dir, src string) error {
-	for _, f := range []string{"package.json", "package-lock.json"} {
-		if err := copyFile(filepath.Join(dir, f), filepath.Join(src, f)); err != nil {
-			return err
-		}
+	if err := copyFile(filepath.Join(dir, "package.json"), filepath.Join(src, "package.json")); err != nil {
+		return err
 	}
-	return run(ctx, dir, "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")
+	args := []string{"--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"}
+	switch err := copyFile(filepath.Join(dir, "package-lock.json"), filepath.Join(src, "package-lock.json")); {
+	case errors.Is(err, fs.ErrNotExist):
+		return run(ctx, dir, "npm", append([]string{"install", "--no-package-lock"}, args...)...)
+	case err != nil:
+		return err
+	}
+	return run(ctx, dir, "npm", append([]string{"ci"}, args...)...)
 }
 
 // NeedNode skips the test if there is no npm or no Node.js of version 20 or later.
@@ -137,27 +154,27 @@ func Cache() (string, error) {
 	return filepath.Join(dir, "longcall-peers-v1"), nil
 }
 
-// install makes the folder of an ecosystem, keyed by the files named.
-func install(t testing.TB, e Ecosystem, files []string, fill func(ctx context.Context, dir string) error) string {
+// Install fills a folder of the cache, whose key is the name and the contents
+// of the files, unless that was done before; it returns the folder. It is safe
+// from several processes at once.
+func Install(t testing.TB, name string, files []string, fill func(ctx context.Context, dir string) error) string {
 	t.Helper()
 	h := sha256.New()
 	for _, f := range files {
-		b, err := os.ReadFile(filepath.Join(Source(), f))
+		b, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(h, "%s %d\n%s", f, len(b), b)
+		fmt.Fprintf(h, "%s %d\n%s", filepath.Base(f), len(b), b)
 	}
-	dir, err := Install(string(e)+"-"+hex.EncodeToString(h.Sum(nil))[:12], fill)
+	dir, err := installOnce(name+"-"+hex.EncodeToString(h.Sum(nil))[:12], fill)
 	if err != nil {
-		t.Fatalf("install %s: %v", e, err)
+		t.Fatalf("install %s: %v", name, err)
 	}
 	return dir
 }
 
-// Install fills the named folder of the cache, unless that was done before. It
-// is safe from several processes at once.
-func Install(name string, fill func(ctx context.Context, dir string) error) (string, error) {
+func installOnce(name string, fill func(ctx context.Context, dir string) error) (string, error) {
 	once, _ := installed.LoadOrStore(name, sync.OnceValues(func() (string, error) {
 		root, err := Cache()
 		if err != nil {

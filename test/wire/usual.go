@@ -55,7 +55,7 @@ func usualReply(r *Request, opt Options) string {
 		}
 		return r.Result(`{"protocolVersion":"` + v + `","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"up","version":"1"}}`)
 	case "server/discover":
-		return r.Result(`{"supportedVersions":["` + Modern + `"],"capabilities":{"tools":{"listChanged":true}},` +
+		return r.Result(`{"supportedVersions":["` + Modern + `"],"capabilities":{"tools":{}},` +
 			`"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"up","version":"1"}}` + cache + `}`)
 	case "ping":
 		return r.Result(`{}`)

@@ -52,7 +52,7 @@ func ParseMsg(text string) (m Msg, ok bool) {
 }
 
 // Response says whether the message answers a request.
-func (m *Msg) Response() bool { return m.Method == "" && (m.Result != nil || m.Error != nil) }
+func (m Msg) Response() bool { return m.Method == "" && (m.Result != nil || m.Error != nil) }
 
 // At is the raw JSON at a path of object members and array indexes in text,
 // such as "params.progressToken" or "result.content.0.text". Nil means that
@@ -79,20 +79,20 @@ func At(text string, path string) Raw {
 }
 
 // At is the raw JSON at a path in the message.
-func (m *Msg) At(path string) Raw { return At(m.JSON, path) }
+func (m Msg) At(path string) Raw { return At(m.JSON, path) }
 
 // Str is the JSON string at a path in the message, unquoted; "" if there is none.
-func (m *Msg) Str(path string) string {
+func (m Msg) Str(path string) string {
 	var s string
 	_ = json.Unmarshal(m.At(path), &s) // what is no string counts as none
 	return s
 }
 
 // ToolText is the text of the first content item of a tool's result.
-func (m *Msg) ToolText() string { return m.Str("result.content.0.text") }
+func (m Msg) ToolText() string { return m.Str("result.content.0.text") }
 
 // Outcome is what longcall says about the call, from the result's _meta.
-func (m *Msg) Outcome() Raw { return m.At("result._meta.dev/longcall/outcome") }
+func (m Msg) Outcome() Raw { return m.At("result._meta.dev/longcall/outcome") }
 
 // Quote makes a JSON string.
 func Quote(s string) string {

@@ -39,7 +39,7 @@ func main() {
 	stateless := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{Stateless: true})
 	log.Fatal(http.ListenAndServe(fmt.Sprintf("127.0.0.1:%d", *port), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// One handler of the SDK serves one era.
-		if*era == "modern" || *era == "both" && r.Header.Get("Mcp-Protocol-Version") >= modern {
+		if *era == "modern" || *era == "both" && r.Header.Get("Mcp-Protocol-Version") >= modern {
 			stateless.ServeHTTP(w, r)
 			return
 		}

@@ -1,0 +1,164 @@
+package hosts
+
+import (
+	"net/http"
+	"strings"
+	"time"
+)
+
+func (m *Model) anthropic(w http.ResponseWriter, b object) {
+	var results []string
+	for _, msg := range list(b, "messages") {
+		for _, c := range list(msg, "content") {
+			if str(c, "type") == "tool_result" {
+				results = append(results, text(c["content"]))
+			}
+		}
+	}
+	tool, ok := named(list(b, "tools"), func(t object) string { return str(t, "name") })
+	ask, say := m.turn(ok, results)
+	block, stop := object{"type": "text", "text": say}, "end_turn"
+	if ask {
+		block, stop = object{"type": "tool_use", "id": id("toolu_"), "name": tool["name"], "input": object{}}, "tool_use"
+	}
+	usage := object{"input_tokens": 10, "output_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+	msg := object{
+		"id": id("msg_"), "type": "message", "role": "assistant", "model": b["model"], "content": []object{block},
+		"stop_reason": stop, "stop_sequence": nil, "usage": usage,
+	}
+	if b["stream"] != true {
+		reply(w, msg)
+		return
+	}
+	send := sse(w)
+	msg["content"], msg["stop_reason"] = []object{}, nil
+	send("message_start", object{"type": "message_start", "message": msg})
+	start, delta := object{"type": "text", "text": ""}, object{"type": "text_delta", "text": say}
+	if ask {
+		start, delta = block, object{"type": "input_json_delta", "partial_json": "{}"}
+	}
+	send("content_block_start", object{"type": "content_block_start", "index": 0, "content_block": start})
+	send("content_block_delta", object{"type": "content_block_delta", "index": 0, "delta": delta})
+	send("content_block_stop", object{"type": "content_block_stop", "index": 0})
+	send("message_delta", object{"type": "message_delta", "delta": object{"stop_reason": stop, "stop_sequence": nil}, "usage": object{"output_tokens": 10}})
+	send("message_stop", object{"type": "message_stop"})
+}
+
+func (m *Model) responses(w http.ResponseWriter, b object) {
+	var results []string
+	for _, i := range list(b, "input") {
+		if strings.HasSuffix(str(i, "type"), "call_output") {
+			results = append(results, text(i["output"]))
+		}
+	}
+	var tools []object
+	for _, t := range list(b, "tools") {
+		if str(t, "type") != "namespace" {
+			tools = append(tools, t)
+			continue
+		}
+		for _, inner := range list(t, "tools") {
+			tools = append(tools, object{"name": inner["name"], "namespace": t["name"]})
+		}
+	}
+	tool, ok := named(tools, func(t object) string { return str(t, "name") })
+	ask, say := m.turn(ok, results)
+	item := object{
+		"type": "message", "id": id("msg_"), "role": "assistant", "status": "completed",
+		"content": []object{{"type": "output_text", "text": say, "annotations": []any{}}},
+	}
+	if ask {
+		item = object{"type": "function_call", "id": id("fc_"), "call_id": id("call_"), "name": tool["name"], "arguments": "{}", "status": "completed"}
+		if ns := tool["namespace"]; ns != nil {
+			item["namespace"] = ns
+		}
+	}
+	response := func(status string, output []object) object {
+		return object{
+			"id": id("resp_"), "object": "response", "created_at": time.Now().Unix(), "model": b["model"], "status": status, "output": output,
+			"usage": object{
+				"input_tokens": 10, "input_tokens_details": object{"cached_tokens": 0},
+				"output_tokens": 10, "output_tokens_details": object{"reasoning_tokens": 0}, "total_tokens": 20,
+			},
+		}
+	}
+	send := sse(w)
+	send("response.created", object{"type": "response.created", "response": response("in_progress", []object{})})
+	send("response.output_item.added", object{"type": "response.output_item.added", "output_index": 0, "item": item})
+	send("response.output_item.done", object{"type": "response.output_item.done", "output_index": 0, "item": item})
+	send("response.completed", object{"type": "response.completed", "response": response("completed", []object{item})})
+}
+
+func (m *Model) chat(w http.ResponseWriter, b object) {
+	var results []string
+	for _, msg := range list(b, "messages") {
+		if str(msg, "role") == "tool" {
+			results = append(results, text(msg["content"]))
+		}
+	}
+	name := func(t object) string {
+		f, _ := t["function"].(object)
+		return str(f, "name")
+	}
+	tool, ok := named(list(b, "tools"), name)
+	ask, say := m.turn(ok, results)
+	message, finish := object{"role": "assistant", "content": say}, "stop"
+	if ask {
+		call := object{"index": 0, "id": id("call_"), "type": "function", "function": object{"name": name(tool), "arguments": "{}"}}
+		message, finish = object{"role": "assistant", "content": nil, "tool_calls": []object{call}}, "tool_calls"
+	}
+	usage := object{"prompt_tokens": 10, "completion_tokens": 10, "total_tokens": 20}
+	answer := func(kind string, choices []object) object {
+		return object{"id": id("chatcmpl-"), "created": time.Now().Unix(), "model": b["model"], "object": kind, "choices": choices}
+	}
+	if b["stream"] != true {
+		o := answer("chat.completion", []object{{"index": 0, "message": message, "finish_reason": finish}})
+		o["usage"] = usage
+		reply(w, o)
+		return
+	}
+	send := sse(w)
+	const chunk = "chat.completion.chunk"
+	send("", answer(chunk, []object{{"index": 0, "delta": message, "finish_reason": nil}}))
+	send("", answer(chunk, []object{{"index": 0, "delta": object{}, "finish_reason": finish}}))
+	last := answer(chunk, []object{})
+	last["usage"] = usage
+	send("", last)
+	send("", "[DONE]")
+}
+
+func (m *Model) gemini(w http.ResponseWriter, b object, stream bool) {
+	var results []string
+	for _, c := range list(b, "contents") {
+		for _, p := range list(c, "parts") {
+			if f, ok := p["functionResponse"].(object); ok {
+				results = append(results, text(f["response"]))
+			}
+		}
+	}
+	var tools []object
+	for _, t := range list(b, "tools") {
+		tools = append(tools, list(t, "functionDeclarations")...)
+	}
+	tool, ok := named(tools, func(t object) string { return str(t, "name") })
+	generation, _ := b["generationConfig"].(object)
+	part := object{}
+	switch {
+	case generation["responseSchema"] != nil || generation["responseJsonSchema"] != nil:
+		part["text"] = "{}" // the host asks the model about itself, not for the user
+	default:
+		ask, say := m.turn(ok, results)
+		if part["text"] = say; ask {
+			part = object{"functionCall": object{"name": tool["name"], "args": object{}}}
+		}
+	}
+	answer := object{
+		"candidates":    []object{{"content": object{"role": "model", "parts": []object{part}}, "finishReason": "STOP", "index": 0}},
+		"usageMetadata": object{"promptTokenCount": 10, "candidatesTokenCount": 10, "totalTokenCount": 20}, "modelVersion": "scripted",
+	}
+	if stream {
+		sse(w)("", answer)
+		return
+	}
+	reply(w, answer)
+}

@@ -1,0 +1,170 @@
+package hosts_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/longcall/longcall/test/hosts"
+	"github.com/longcall/longcall/test/peers"
+	"github.com/longcall/longcall/test/wire"
+)
+
+const (
+	direct  = "direct"  // hosts call the slow server itself
+	gateway = "gateway" // hosts call longcall, which calls the slow server
+)
+
+const answer = "the slow tool has finished"
+
+func TestMain(m *testing.M) { os.Exit(peers.Main(m)) }
+
+// TestHosts lets each host make one tool call that is silent for a while, and
+// checks what its model got back, and what the host did on the wire.
+func TestHosts(t *testing.T) {
+	mode := os.Getenv("LONGCALL_HOSTS")
+	if mode != direct && mode != gateway {
+		t.Skip("it takes 1.3 GB of hosts: run `make hosts`")
+	}
+	silence := 12 * time.Second
+	if s := os.Getenv("LONGCALL_HOSTS_SILENCE"); s != "" {
+		var err error
+		if silence, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := hosts.Install(t)
+	if mode == gateway {
+		peers.Binary(t)
+	}
+	for _, h := range hosts.Hosts {
+		t.Run(h.Name, func(t *testing.T) {
+			t.Parallel()
+			up := wire.NewUpstream(t, wire.Options{
+				Version: wire.Modern, Both: true,
+				Tools: `[{"name":"` + hosts.ToolName + `","description":"Takes its time.","inputSchema":{"type":"object","properties":{}}}]`,
+				On:    map[string]wire.Handler{"tools/call": slow(silence)},
+			})
+			url := up.URL
+			if mode == gateway {
+				gw := peers.StartLongcall(t, fmt.Sprintf("mcpServers: {slow: {url: %q}}\n", up.URL))
+				url = gw.URL("slow")
+			}
+			tap, model := hosts.NewTap(t, url), hosts.NewModel(t)
+			out := h.Run(t, dir, tap.URL, model.URL, silence+3*time.Minute)
+			results := model.Results()
+			if len(results) != 1 || !strings.Contains(results[0], answer) {
+				t.Errorf("the model got back %q, not %q", results, answer)
+			}
+			if n := up.Count("tools/call"); n != 1 {
+				t.Errorf("the tool ran %d times", n)
+			}
+			for _, e := range tap.Entries("") {
+				if e.Status >= 400 && e.Status != 405 && e.Msg.Method != "server/discover" {
+					t.Errorf("%s %s was answered with HTTP %d: %s", e.Verb, e.Msg.Method, e.Status, e.Body)
+				}
+			}
+			facts[h.Name](t, tap, mode)
+			if t.Failed() {
+				t.Logf("the host printed:\n%s\nthe tap saw:\n%s\nthe model did not know: %q", out, tap, model.Unknown())
+			}
+		})
+	}
+}
+
+// slow is the upstream's tool: it sends headers and then nothing for a while.
+func slow(silence time.Duration) wire.Handler {
+	return func(c *wire.Conn, r *wire.Request) {
+		c.SSE()
+		if c.Pause(silence) {
+			c.Event(r.Text(answer))
+			c.End()
+		}
+	}
+}
+
+// facts check what each host does on the wire (CASES.md A1 to A5), and that it
+// is answered as it needs.
+var facts = map[string]func(t *testing.T, tap *hosts.Tap, mode string){
+	"claude": func(t *testing.T, tap *hosts.Tap, _ string) {
+		// A3: it asks server/discover first, on every connect.
+		first := tap.Entries("")[0]
+		if first.Msg.Method != "server/discover" {
+			t.Errorf("A3: the first request is %s %s", first.Verb, first.Msg.Method)
+		}
+		if d := first.EndAt - first.At; d > time.Second {
+			t.Errorf("A3: it was answered after %v", d)
+		}
+		if call := only(t, tap, "tools/call"); call.Header.Get("Mcp-Protocol-Version") != wire.Modern {
+			t.Errorf("A3: the call is of %q", call.Header.Get("Mcp-Protocol-Version"))
+		}
+	},
+	"codex": func(t *testing.T, tap *hosts.Tap, _ string) {
+		// A4: the event stream stands first in Accept, tools/list has a token, and DELETE ends the session.
+		list := only(t, tap, "tools/list")
+		if a := list.Header.Get("Accept"); !strings.HasPrefix(a, "text/event-stream") {
+			t.Errorf("A4: Accept is %q", a)
+		}
+		if list.Msg.At("params._meta.progressToken") == nil {
+			t.Error("A4: tools/list has no progress token")
+		}
+		if d := tap.Entries("DELETE"); len(d) != 1 || d[0].EndAt-d[0].At > time.Second {
+			t.Errorf("A4: DELETE: %v", d)
+		}
+	},
+	"gemini": func(t *testing.T, tap *hosts.Tap, mode string) {
+		// A5: no revision in the header after initialize; the session's counts.
+		if only(t, tap, "initialize").Msg.Str("params.protocolVersion") != "2025-06-18" {
+			t.Error("A5: it does not ask for 2025-06-18")
+		}
+		call := only(t, tap, "tools/call")
+		if v := call.Header.Get("Mcp-Protocol-Version"); v != "" {
+			t.Errorf("A5: the call has the revision %q", v)
+		}
+		// A2: after a finished stream whose events carried ids it comes back
+		// with the last one, and must not get messages of another stream.
+		for _, e := range tap.Entries("GET") {
+			if e.Header.Get("Last-Event-Id") == "" {
+				continue
+			}
+			if strings.Contains(e.Body, "jsonrpc") || e.EndAt == 0 || e.EndAt-e.At > 2*time.Second {
+				t.Errorf("A2: the stream after %q brought %q and ended after %v", e.Header.Get("Last-Event-Id"), e.Body, e.EndAt-e.At)
+			}
+		}
+		if ids := strings.Contains(call.Body, "\nid:") || strings.HasPrefix(call.Body, "id:"); mode == direct && ids {
+			t.Error("A2: the scripted server sends no ids")
+		}
+	},
+	"opencode": func(t *testing.T, tap *hosts.Tap, _ string) {
+		// A1: it cancels the call after its successful result.
+		call := only(t, tap, "tools/call")
+		late := 0
+		for _, e := range tap.Entries("notifications/cancelled") {
+			if string(e.Msg.At("params.requestId")) != string(call.Msg.ID) {
+				continue
+			}
+			if e.At < call.EndAt {
+				t.Errorf("A1: the call was cancelled at %v and ended at %v", e.At, call.EndAt)
+			}
+			if e.Status != 202 {
+				t.Errorf("A1: the late cancel was answered with HTTP %d", e.Status)
+			}
+			late++
+		}
+		if late == 0 {
+			t.Error("A1: it did not cancel the finished call")
+		}
+	},
+}
+
+// only is the one request of a method.
+func only(t *testing.T, tap *hosts.Tap, method string) hosts.Entry {
+	t.Helper()
+	e := tap.Entries(method)
+	if len(e) != 1 {
+		t.Fatalf("%d requests %s", len(e), method)
+	}
+	return e[0]
+}

@@ -1,0 +1,178 @@
+package hosts
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// ToolName is the tool that the scripted model calls.
+const ToolName = "slow"
+
+// Model is a scripted model on loopback: it asks for one call of the tool, and
+// then says what the tool gave. It speaks the model APIs of the four hosts:
+// Anthropic's messages, OpenAI's responses and chat completions, and Gemini's
+// generateContent.
+type Model struct {
+	URL string
+
+	mu      sync.Mutex
+	results []string // what came back from tools, as the host gave it to the model
+	said    []string // what could not be understood
+}
+
+// NewModel starts a scripted model until the test's cleanup.
+func NewModel(t testing.TB) *Model {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &Model{URL: "http://" + ln.Addr().String()}
+	srv := &http.Server{Handler: m, ReadHeaderTimeout: time.Minute}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = srv.Serve(ln) // ends with Close
+	}()
+	t.Cleanup(func() { srv.Close(); <-done })
+	return m
+}
+
+// Results lists what the host gave the model as results of its tool call.
+func (m *Model) Results() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]string(nil), m.results...)
+}
+
+// Unknown lists requests that the scripted model had no answer for.
+func (m *Model) Unknown() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]string(nil), m.said...)
+}
+
+type object = map[string]any
+
+func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b, err := io.ReadAll(r.Body)
+	var body object
+	if err != nil || len(b) > 0 && json.Unmarshal(b, &body) != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	path := strings.ToLower(r.URL.Path)
+	switch {
+	case strings.HasSuffix(path, "/count_tokens"):
+		reply(w, object{"input_tokens": 10})
+	case strings.HasSuffix(path, ":counttokens"):
+		reply(w, object{"totalTokens": 10})
+	case strings.HasSuffix(path, "/messages"):
+		m.anthropic(w, body)
+	case strings.HasSuffix(path, "/responses"):
+		m.responses(w, body)
+	case strings.HasSuffix(path, "/chat/completions"):
+		m.chat(w, body)
+	case strings.HasSuffix(path, "generatecontent"):
+		m.gemini(w, body, strings.Contains(path, ":stream"))
+	default:
+		m.mu.Lock()
+		m.said = append(m.said, r.Method+" "+r.URL.Path)
+		m.mu.Unlock()
+		w.WriteHeader(http.StatusNotFound)
+		reply(w, object{"error": object{"type": "not_found_error", "message": "a scripted model has no " + r.URL.Path}})
+	}
+}
+
+// turn notes the tool results of a request. It says whether the model now asks
+// for the call; otherwise it says text.
+func (m *Model) turn(hasTool bool, results []string) (ask bool, text string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(results) > len(m.results) {
+		m.results = results
+	}
+	if n := len(results); n > 0 {
+		return false, "The tool said: " + results[n-1]
+	}
+	if !hasTool {
+		return false, "There is no such tool."
+	}
+	return true, ""
+}
+
+func id(prefix string) string { return prefix + rand.Text() }
+
+func reply(w http.ResponseWriter, v any) {
+	if w.Header().Get("Content-Type") == "" {
+		w.Header().Set("Content-Type", "application/json")
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // it is made of maps, slices and strings
+	}
+	_, _ = w.Write(b) // a host that has left is noticed by its test
+}
+
+// sse starts an event stream and returns its writer.
+func sse(w http.ResponseWriter) func(event string, data any) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	return func(event string, data any) {
+		if event != "" {
+			fmt.Fprintf(w, "event: %s\n", event)
+		}
+		fmt.Fprint(w, "data: ")
+		if s, ok := data.(string); ok {
+			fmt.Fprint(w, s)
+		} else {
+			reply(w, data)
+		}
+		fmt.Fprint(w, "\n\n")
+	}
+}
+
+// list is a member of an object that holds objects.
+func list(o object, key string) (out []object) {
+	a, _ := o[key].([]any)
+	for _, x := range a {
+		if m, ok := x.(object); ok {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func str(o object, key string) string {
+	s, _ := o[key].(string)
+	return s
+}
+
+// text is a value as a model would read it.
+func text(v any) string {
+	if s, ok := v.(string); ok {
+		return s
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // it came out of JSON
+	}
+	return string(b)
+}
+
+// named finds a tool whose name ends with that of our tool.
+func named(tools []object, name func(object) string) (object, bool) {
+	for _, t := range tools {
+		if strings.HasSuffix(name(t), ToolName) {
+			return t, true
+		}
+	}
+	return nil, false
+}
