@@ -15,6 +15,7 @@ import (
 const (
 	batchOps   = 4096
 	batchBytes = 8 << 20
+	keepOps    = 1024 // a larger buffer is left to the collector
 )
 
 // busyWait is how long a commit waits for another program that holds the
@@ -176,7 +177,7 @@ func (j *Journal) settle(ops []op, works bool) (more bool) {
 	}
 	j.makeRoomLocked()
 	clear(ops)
-	if cap(ops) <= batchOps {
+	if cap(ops) <= keepOps {
 		j.other = ops[:0]
 	}
 	if len(j.queue) > 0 && !j.urgent {

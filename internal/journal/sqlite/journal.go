@@ -89,8 +89,10 @@ type Journal struct {
 
 	turn chan struct{} // holds one token: the right to use w
 	w    *writer
-	wake chan struct{} // has the writer's goroutine look at the queue
-	quit chan struct{} // closed by Close: write the rest and end
+	wake chan struct{}   // has the writer's goroutine look at the queue
+	quit chan struct{}   // closed by Close: write the rest and end
+	life context.Context // ends with Close, for what the journal does for itself
+	end  context.CancelFunc
 	wg   sync.WaitGroup
 	wal  wal
 
@@ -146,8 +148,10 @@ func Open(ctx context.Context, path string, opt Options) (*Journal, error) {
 		runs:  map[call.ID]*run{}, recents: map[call.ID]int64{},
 	}
 	j.timer.Stop()
+	j.life, j.end = context.WithCancel(context.WithoutCancel(ctx))
 	m, err := j.open(ctx)
 	if err != nil {
+		j.end()
 		lock.release()
 		return nil, err
 	}
@@ -221,6 +225,7 @@ func (j *Journal) Close() error {
 	j.closed = true
 	j.makeRoomLocked()
 	j.mu.Unlock()
+	j.end()
 	close(j.quit)
 	j.wg.Wait()
 	j.w.close()

@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -29,21 +31,24 @@ const (
 	walFull = 8192
 )
 
-// Housekeeping intervals.
 const (
-	idleReader  = 30 * time.Second
-	idleIndex   = 4096 // recent calls at which they are indexed at once
-	indexChunk  = 256
-	housekeeper = time.Second
+	housekeeping = time.Second      // how often it looks around
+	idleReader   = 30 * time.Second // after which a connection is closed
+	indexAt      = 4096             // recent calls at which they are indexed, also while others come
+	indexChunk   = 64               // of them in one commit, so that nobody waits long
+	lowEvery     = 10               // housekeepings between two looks at the oldest running call
+	retainEvery  = 10               // housekeepings between two looks at age and size
 )
 
 // maintainer does what is not urgent: checkpoints, the index of ids,
 // retention, idle connections.
 type maintainer struct {
-	j    *Journal
-	c    *conn // checkpoints, and reads for itself
-	last int64 // frames at the last tick
-	low  int64
+	j *Journal
+	c *conn // checkpoints, and reads for itself
+
+	ticks  int
+	frames int64 // at the last tick
+	idle   int   // ticks since then without a commit
 }
 
 func newMaintainer(j *Journal) (*maintainer, error) {
@@ -76,22 +81,54 @@ func (j *Journal) checkpointIfDue(frames int64) {
 // run is the maintainer's goroutine.
 func (m *maintainer) run() {
 	defer m.close()
-	tick := time.NewTicker(housekeeper)
+	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
 	for {
 		select {
 		case <-m.j.wal.due:
 			m.checkpoint()
 		case <-tick.C:
-			m.tick()
+			m.tick(m.j.life)
 		case <-m.j.quit:
 			return
 		}
 	}
 }
 
-func (m *maintainer) tick() {
-	m.j.pool.trim(idleReader)
+// tick does what is due. What fails is noted, and tried again at a later tick.
+func (m *maintainer) tick(ctx context.Context) {
+	j := m.j
+	m.ticks++
+	m.idle++
+	if n := j.wal.frames.Load(); n != m.frames {
+		m.frames, m.idle = n, 0
+	}
+	j.pool.trim(idleReader)
+	j.mu.Lock()
+	recent, failed := len(j.recents), j.failed
+	j.mu.Unlock()
+	if failed != nil {
+		return // the disk has trouble enough
+	}
+	var errs []error
+	if recent >= indexAt || recent > 0 && m.idle > 0 {
+		errs = append(errs, m.index(ctx))
+	}
+	if m.ticks%lowEvery == 0 {
+		errs = append(errs, m.raiseLow(ctx))
+	}
+	if m.ticks%retainEvery == 0 {
+		errs = append(errs, m.retain(ctx, time.Now()), m.shrink(ctx))
+	}
+	if m.idle >= 2 && m.frames > 0 {
+		m.truncate()
+	}
+	if err := errors.Join(errs...); err != nil && !errors.Is(err, errClosed) {
+		err = j.explain("maintain", err)
+		j.mu.Lock()
+		j.stats.LastError, j.stats.LastErrorAt = err, time.Now()
+		j.mu.Unlock()
+	}
 }
 
 // checkpoint moves pages while others write, and all of them if the WAL is full.
@@ -117,9 +154,39 @@ func (m *maintainer) checkpoint() {
 	m.j.release()
 }
 
+// truncate empties the WAL while nobody writes.
+func (m *maintainer) truncate() {
+	m.j.turn <- struct{}{}
+	defer m.j.release()
+	if _, _, err := m.c.checkpoint(lib.SQLITE_CHECKPOINT_TRUNCATE); err == nil {
+		m.j.wal.frames.Store(0)
+		m.j.wal.next.Store(walStep)
+		m.frames = 0
+	}
+}
+
+// raiseLow notes which calls are known to have ended, so that a start need
+// not look at them.
+func (m *maintainer) raiseLow(ctx context.Context) error {
+	low, err := m.c.queryInt("SELECT low FROM owner")
+	if err != nil {
+		return err
+	}
+	now, err := m.c.queryInt(fmt.Sprintf(`SELECT coalesce(
+		(SELECT c.n FROM calls c LEFT JOIN ends e ON e.n = c.n WHERE c.n >= %d AND e.n IS NULL ORDER BY c.n LIMIT 1),
+		(SELECT max(n) + 1 FROM calls), 0)`, low))
+	if err != nil || now <= low {
+		return err
+	}
+	return m.j.do(ctx, opTask, func(w *writer) error {
+		w.low.int(1, now)
+		return w.low.run()
+	})
+}
+
 // index puts recent calls in ids, in the order of ids, so that each page of
 // that index is touched once for many calls.
-func (m *maintainer) index() error {
+func (m *maintainer) index(ctx context.Context) error {
 	from, err := m.c.queryInt("SELECT indexed FROM owner")
 	if err != nil {
 		return err
@@ -151,7 +218,7 @@ func (m *maintainer) index() error {
 	to := list[len(list)-1].n
 	slices.SortFunc(list, func(a, b entry) int { return strings.Compare(a.id, b.id) })
 	for chunk := range slices.Chunk(list, indexChunk) {
-		err := m.j.do(context.Background(), opTask, func(w *writer) error {
+		err := m.j.do(ctx, opTask, func(w *writer) error {
 			for _, e := range chunk {
 				w.index.text(1, e.id)
 				w.index.int(2, e.n)
@@ -165,7 +232,7 @@ func (m *maintainer) index() error {
 			return err
 		}
 	}
-	err = m.j.do(context.Background(), opTask, func(w *writer) error {
+	err = m.j.do(ctx, opTask, func(w *writer) error {
 		w.indexed.int(1, to)
 		return w.indexed.run()
 	})
@@ -178,25 +245,4 @@ func (m *maintainer) index() error {
 		delete(m.j.recents, call.ID(e.id))
 	}
 	return nil
-}
-
-// Stats of a Journal, for metrics.
-type Stats struct {
-	QueueBytes   int64
-	Commits      uint64
-	Ops          uint64
-	LargestBatch int
-	Dropped      uint64
-	Failures     uint64
-	LastError    error
-	LastErrorAt  time.Time
-}
-
-// Stats gives the numbers as of now.
-func (j *Journal) Stats() Stats {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	s := j.stats
-	s.QueueBytes = j.queued
-	return s
 }

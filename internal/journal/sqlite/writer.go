@@ -438,7 +438,7 @@ func (w *writer) deleteEvents(n int64, first, last uint64) (int, error) {
 	from, to := n<<seqBits|int64(first), n<<seqBits|int64(last)
 	w.holeFiles.int(1, from)
 	w.holeFiles.int(2, to)
-	for {
+	for w.j.blobs.bytes.Load() > 0 {
 		ok, err := w.holeFiles.step()
 		if err != nil {
 			return 0, err
