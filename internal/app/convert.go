@@ -38,6 +38,10 @@ func newSnapshot(c *config.Config) *snapshot {
 	}
 }
 
+// processConnect is the connect limit of a server that is a process, if nothing
+// else is said about it: npx and uvx install first (a cold npx start took 26 s).
+var processConnect = 60 * time.Second
+
 func rules(c *config.Config) *policy.Rules {
 	r := &policy.Rules{
 		Limits:       limits(c),
@@ -49,6 +53,9 @@ func rules(c *config.Config) *policy.Rules {
 	for name, s := range c.Servers {
 		ps := policy.Server{Overrides: overrides(s.Limits.LimitOverrides, s.Relay, s.OnDisconnect, s.DisconnectGrace), Tools: map[string]policy.Tool{}}
 		ps.Concurrent = s.Limits.Concurrent
+		if s.Command != "" && ps.Connect == nil {
+			ps.Connect = &processConnect
+		}
 		for tool, t := range s.Tools {
 			ps.Tools[tool] = policy.Tool{Overrides: overrides(t.Limits, t.Relay, t.OnDisconnect, t.DisconnectGrace), Deny: t.Deny}
 		}

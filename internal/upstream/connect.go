@@ -2,11 +2,11 @@ package upstream
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/longcall/longcall/internal/mcp"
@@ -198,17 +198,31 @@ func (c *httpConn) probe(ctx context.Context) (string, error) {
 	if m.Error.Ok() {
 		switch m.Code {
 		case mcp.CodeUnsupportedVersion:
-			// Only a modern server knows this code; it lists what it speaks.
-			if !slices.ContainsFunc(mcp.ModernVersions, func(v string) bool { return strings.Contains(string(m.Error.Of(m.Raw)), v) }) {
-				return "legacy", nil
+			// Only a modern server knows this code, but it may be one that serves
+			// sessions only here (Go SDK): it lists what it speaks.
+			if slices.ContainsFunc(supported(m.Error.Of(m.Raw)), func(v string) bool { return slices.Contains(mcp.ModernVersions, v) }) {
+				return "modern", nil
 			}
-			return "modern", nil
+			return "legacy", nil
 		case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability:
 			return "modern", nil
 		}
 		return "legacy", nil // a modern server must implement it, so this is none
 	}
 	return "modern", nil
+}
+
+// supported reads data.supported of an error.
+func supported(rpcErr []byte) []string {
+	var e struct {
+		Data struct {
+			Supported []string `json:"supported"`
+		} `json:"data"`
+	}
+	if json.Unmarshal(rpcErr, &e) != nil {
+		return nil
+	}
+	return e.Data.Supported
 }
 
 // initialize opens a legacy session.

@@ -29,11 +29,12 @@ type exchange struct {
 	mu         sync.Mutex
 	read       context.Context // of the response being read now
 	cancelRead context.CancelCauseFunc
-	over       bool      // the answer is there: exec must not be used any more
-	sent       time.Time // when the request left; zero before
-	last       time.Time // of the last sign of work
-	got        bool      // the first byte came
-	resumed    bool      // reading a resumed stream
+	over       bool          // the answer is there: exec must not be used any more
+	sent       time.Time     // when the request left; zero before
+	last       time.Time     // of the last sign of work
+	got        bool          // the first byte came
+	resumed    bool          // reading a resumed stream
+	complete   chan struct{} // closed when Path B progress reaches its total; nil if it has, or has none
 	timer      *time.Timer
 }
 
@@ -77,8 +78,8 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 	case ctx.Err() == nil:
 		a = failed("Not started: the tool server %q cannot be reached: %v. Nothing was sent, so calling again is safe.", c.s.Name, rootCause(err))
 	}
-	if a.Body != nil && sess.stream != nil {
-		sess.stream.settle(ctx) // progress that came before the result goes first (P15)
+	if a.Body != nil {
+		e.settled(ctx)
 	}
 	stop()
 	c.pending.Delete(id)

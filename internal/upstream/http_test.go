@@ -166,7 +166,7 @@ func TestProbe(t *testing.T) { // X-13
 			c.JSON(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Server not initialized"}}`)
 		},
 		"old version": func(c *wire.Conn, r *wire.Request) {
-			c.JSON(400, `{"jsonrpc":"2.0","id":`+string(r.ID)+`,"error":{"code":-32022,"message":"no","data":{"supported":["2025-11-25"]}}}`)
+			c.JSON(400, `{"jsonrpc":"2.0","id":`+string(r.ID)+`,"error":{"code":-32022,"message":"no","data":{"supported":["2025-11-25"],"requested":"2026-07-28"}}}`)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

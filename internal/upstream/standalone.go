@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net/http"
 	"net/http/httptrace"
+	"strconv"
 	"sync"
 	"time"
 
@@ -12,9 +13,15 @@ import (
 	"github.com/longcall/longcall/internal/mcp"
 )
 
-// settleTime bounds how long a result waits for bytes of the standalone stream
-// that have arrived but are not handled yet.
-const settleTime = 250 * time.Millisecond
+const (
+	// settleTime bounds how long a result waits for bytes of the standalone
+	// stream that have arrived but are not handled yet.
+	settleTime = 250 * time.Millisecond
+	// lastStep bounds how long a result waits for the last step of a call whose
+	// progress came on the standalone stream and says that one is missing:
+	// server-everything 2025.8 sends it at the same moment as the result.
+	lastStep = 50 * time.Millisecond
+)
 
 // standalone is the session's own stream, on which some servers send the
 // progress of calls (Path B) and all send list changes. It is opened in the
@@ -163,7 +170,7 @@ func (s *standalone) handle(data []byte) {
 	case m.Method == mcp.MethodProgress:
 		token, _ := mcp.String(m.ProgressToken.Of(m.Raw))
 		if x, ok := s.c.pending.Load(token); ok {
-			x.(*exchange).progress(&m)
+			x.(*exchange).progressB(&m)
 		}
 	case m.Method == mcp.MethodToolsChanged:
 		s.c.hooks.ListChanged()
@@ -192,6 +199,44 @@ func (x *exchange) note(what string, raw []byte) {
 	defer x.mu.Unlock()
 	if !x.over {
 		x.exec.Note("%s%s", what, raw[:min(len(raw), 4<<10)])
+	}
+}
+
+// progressB is progress that came on the standalone stream.
+func (x *exchange) progressB(m *mcp.Message) {
+	x.progress(m)
+	done, err1 := strconv.ParseFloat(string(m.Progress.Of(m.Raw)), 64)
+	total, err2 := strconv.ParseFloat(string(m.Total.Of(m.Raw)), 64)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch missing := err1 == nil && err2 == nil && done < total; {
+	case missing && x.complete == nil:
+		x.complete = make(chan struct{})
+	case !missing && x.complete != nil:
+		close(x.complete)
+		x.complete = nil
+	}
+}
+
+// settled waits, before a result is shown, for progress that was sent before it
+// on the standalone stream (P15).
+func (x *exchange) settled(ctx context.Context) {
+	if x.sess.stream == nil {
+		return
+	}
+	x.sess.stream.settle(ctx)
+	x.mu.Lock()
+	complete := x.complete
+	x.mu.Unlock()
+	if complete == nil {
+		return
+	}
+	wait := time.NewTimer(lastStep)
+	defer wait.Stop()
+	select {
+	case <-complete:
+	case <-wait.C:
+	case <-ctx.Done():
 	}
 }
 
