@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -81,7 +82,7 @@ func checkJSON(raw []byte) error {
 	d := jsontext.NewDecoder(bytes.NewReader(raw))
 	_, err := d.ReadValue()
 	if err == nil {
-		if _, err = d.ReadToken(); err == io.EOF {
+		if _, err = d.ReadToken(); errors.Is(err, io.EOF) {
 			return nil
 		}
 		err = fmt.Errorf("there is more after its end, at byte %d", d.InputOffset())

@@ -26,6 +26,7 @@ type callCmd struct {
 	Timeout time.Duration `placeholder:"TIME" help:"Give up and cancel after this time, such as 90s or 10m. Default: longcall's own limits."`
 }
 
+// Help has the details and examples.
 func (callCmd) Help() string {
 	return `The call goes to the longcall that serves the state folder. If none runs and
 there is a config, this process serves it for the one call.
@@ -58,6 +59,7 @@ var (
 	errGaveUp      = errors.New("gave up at --timeout")
 )
 
+// Run is the command.
 func (c *callCmd) Run(r *runner) error {
 	n := slices.IndexFunc(c.Words, isArgument)
 	if n < 0 {

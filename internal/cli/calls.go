@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/journal/sqlite"
 )
 
 type callsCmd struct {
@@ -23,6 +23,7 @@ type callsCmd struct {
 	Cancel callsCancelCmd `cmd:"" help:"Cancel a running call."`
 }
 
+// Help has the details and examples.
 func (callsCmd) Help() string {
 	return `Examples:
   longcall calls                                   the newest ones
@@ -44,6 +45,7 @@ type callsListCmd struct {
 	JSON    bool   `name:"json" help:"Print them as JSON, one call a line."`
 }
 
+// Help has the details and examples.
 func (callsListCmd) Help() string {
 	return `Examples:
   longcall calls
@@ -152,6 +154,7 @@ func since(s string, now time.Time) (time.Time, error) {
 // page is how many calls are read of the journal at once.
 const page = 500
 
+// Run is the command.
 func (c *callsListCmd) Run(r *runner) error {
 	cfg, err := c.load(r.sys)
 	if err != nil {
@@ -161,40 +164,24 @@ func (c *callsListCmd) Run(r *runner) error {
 	if err != nil {
 		return err
 	}
-	defer j.Close()
+	defer closeJournal(j)
 	from, err := since(c.Since, time.Now())
 	if err != nil {
 		return err
 	}
-	f := filter{Server: c.Server, Since: from, Running: c.Running, Limit: page}
+	f := sqlite.Filter{Server: c.Server, Since: from, RunningOnly: c.Running}
+	if !strings.ContainsAny(c.Tool, `*?[\`) {
+		f.Tool = c.Tool
+	}
 	switch {
 	case c.Outcome == "running":
-		f.Running = true
+		f.RunningOnly = true
 	case c.Outcome != "" && c.Running:
 		return usage("--running and --outcome %s exclude each other", c.Outcome)
 	case c.Outcome != "":
 		f.Outcome = call.Outcome(c.Outcome)
 	}
-	var recs []call.Record
-	for {
-		part, err := j.List(r.ctx, f)
-		if err != nil {
-			return err
-		}
-		for _, rec := range part {
-			if c.Tool == "" || match(c.Tool, rec.Tool) || match(c.Tool, rec.PublicTool) {
-				recs = append(recs, rec)
-			}
-		}
-		if len(part) < f.Limit || c.Limit > 0 && len(recs) >= c.Limit {
-			break
-		}
-		f.Before = part[len(part)-1].ID
-	}
-	if c.Limit > 0 && len(recs) > c.Limit {
-		recs = recs[:c.Limit]
-	}
-	return c.print(r, j, recs)
+	return c.print(r, j, f)
 }
 
 func match(pattern, name string) bool {
@@ -202,38 +189,33 @@ func match(pattern, name string) bool {
 	return err == nil && ok || pattern == name
 }
 
-func (c *callsListCmd) print(r *runner, j *reader, recs []call.Record) error {
+func (c *callsListCmd) print(r *runner, j *sqlite.Reader, f sqlite.Filter) error {
 	sys := r.sys
-	if c.JSON {
-		enc := json.NewEncoder(sys.Out)
-		enc.SetEscapeHTML(false)
-		for i := range recs {
-			d, err := j.Deliveries(r.ctx, recs[i].ID)
-			if err != nil {
-				return err
-			}
-			if err := enc.Encode(newCallJSON(&recs[i], d)); err != nil {
-				return err
-			}
+	enc := json.NewEncoder(sys.Out)
+	enc.SetEscapeHTML(false)
+	var rows [][]string
+	n := 0
+	err := eachCall(r.ctx, j, f, func(rec *call.Record) (bool, error) {
+		if c.Tool != "" && !match(c.Tool, rec.Tool) && !match(c.Tool, rec.PublicTool) {
+			return true, nil
 		}
-		return nil
-	}
-	if len(recs) == 0 {
-		fmt.Fprintln(sys.Err, "no calls")
-		return nil
-	}
-	rows := make([][]string, 0, len(recs))
-	for i := range recs {
-		rec := &recs[i]
 		d, err := j.Deliveries(r.ctx, rec.ID)
 		if err != nil {
-			return err
+			return false, err
 		}
-		id := string(rec.ID)
-		if sys.OutTerminal {
-			id = shortID(rec.ID)
+		if n++; c.JSON {
+			err = enc.Encode(newCallJSON(rec, d))
+		} else {
+			rows = append(rows, c.row(sys, rec, d))
 		}
-		rows = append(rows, []string{id, when(rec.Started, time.Now()), duration(took(rec)), clean(rec.Server + "/" + rec.Tool), outcomeWords(rec.End), deliveryWords(d)})
+		return n != c.Limit, err
+	})
+	if err != nil || c.JSON {
+		return err
+	}
+	if len(rows) == 0 {
+		fmt.Fprintln(sys.Err, "no calls")
+		return nil
 	}
 	width := 0
 	if sys.OutTerminal {
@@ -241,6 +223,14 @@ func (c *callsListCmd) print(r *runner, j *reader, recs []call.Record) error {
 	}
 	table(sys.Out, width, []string{"ID", "STARTED", "TOOK", "TOOL", "OUTCOME", "DELIVERY"}, rows)
 	return nil
+}
+
+func (c *callsListCmd) row(sys *System, rec *call.Record, d []call.Delivery) []string {
+	id := string(rec.ID)
+	if sys.OutTerminal {
+		id = shortID(rec.ID)
+	}
+	return []string{id, when(rec.Started, time.Now()), duration(took(rec)), clean(rec.Server + "/" + rec.Tool), outcomeWords(rec.End), deliveryWords(d)}
 }
 
 // when is a time for people: of the clock today, with the day before.
@@ -277,6 +267,7 @@ type callsCancelCmd struct {
 	Reason string `placeholder:"TEXT" help:"Why; it is kept in the call's record, and the agent reads it."`
 }
 
+// Help has the details and examples.
 func (callsCancelCmd) Help() string {
 	return `It asks the longcall that runs the call, which tells the tool server and says so
 to the agent. It returns when that was accepted; the call's end may come later.
@@ -286,6 +277,7 @@ Examples:
   longcall calls cancel c_4f7x --reason "wrong branch"`
 }
 
+// Run is the command.
 func (c *callsCancelCmd) Run(r *runner) error {
 	g, err := c.running(r.ctx, r.sys)
 	if err != nil {
@@ -304,7 +296,7 @@ func (c *callsCancelCmd) Run(r *runner) error {
 		if err != nil {
 			return err
 		}
-		defer j.Close()
+		defer closeJournal(j)
 		if id, err = findCall(r.ctx, j, c.ID); err != nil {
 			return err
 		}
@@ -322,6 +314,7 @@ type callsFollowCmd struct {
 	JSON bool   `name:"json" help:"Print each event as JSON, one a line."`
 }
 
+// Help has the details and examples.
 func (callsFollowCmd) Help() string {
 	return `What has happened so far comes first, then what happens, until the end. Ctrl-C
 stops the watching, not the call. The exit code is that of "longcall call":
@@ -337,6 +330,7 @@ Examples:
 // few milliseconds after they came.
 const followEvery = 80 * time.Millisecond
 
+// Run is the command.
 func (c *callsFollowCmd) Run(r *runner) error {
 	cfg, err := c.load(r.sys)
 	if err != nil {
@@ -346,7 +340,7 @@ func (c *callsFollowCmd) Run(r *runner) error {
 	if err != nil {
 		return err
 	}
-	defer j.Close()
+	defer closeJournal(j)
 	id, err := findCall(r.ctx, j, c.ID)
 	if err != nil {
 		return err
@@ -376,7 +370,7 @@ func (c *callsFollowCmd) Run(r *runner) error {
 	return nil
 }
 
-func (c *callsFollowCmd) follow(ctx context.Context, sys *System, j *reader, id call.ID) (*call.End, error) {
+func (c *callsFollowCmd) follow(ctx context.Context, sys *System, j *sqlite.Reader, id call.ID) (*call.End, error) {
 	rec, err := j.Get(ctx, id)
 	if err != nil {
 		return nil, err
@@ -431,17 +425,55 @@ const gap = call.Kind(0)
 
 // readOn reads events after a position. Where some are not kept, an event of
 // kind gap says how many, in its Seq, and reading goes on behind.
-func readOn(ctx context.Context, j *reader, id call.ID, after uint64) (events []call.Event, next uint64, err error) {
+func readOn(ctx context.Context, j *sqlite.Reader, id call.ID, after uint64) (events []call.Event, next uint64, err error) {
 	events, err = j.Read(ctx, id, after, 256<<10)
 	if errors.Is(err, call.ErrGap) {
-		first, err := j.Next(ctx, id, after)
-		if err != nil {
+		if next, err = behindGap(ctx, j, id, after); err != nil {
 			return nil, after, err
 		}
-		return []call.Event{{Kind: gap, Seq: first - after - 1, Hole: -1}}, first - 1, nil
+		return []call.Event{{Kind: gap, Seq: next - after, Hole: -1}}, next, nil
 	}
 	if n := len(events); n > 0 {
 		after = events[n-1].Seq
 	}
-	return slices.Clip(events), after, err
+	return events, after, err
+}
+
+// behindGap finds the first position after which an event is kept again.
+func behindGap(ctx context.Context, j *sqlite.Reader, id call.ID, after uint64) (uint64, error) {
+	rec, err := j.Get(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	missing := func(at uint64) (bool, error) {
+		_, err := j.Read(ctx, id, at, 1)
+		if errors.Is(err, call.ErrGap) {
+			return true, nil
+		}
+		return false, err
+	}
+	// Few are missing where the queue was full; many where the cap was reached,
+	// and then in one piece.
+	low, high := after, max(rec.Seq, after+1)
+	for range 64 {
+		if low++; low >= high {
+			return low, nil
+		}
+		if gone, err := missing(low); err != nil || !gone {
+			return low, err
+		}
+	}
+	for low+1 < high {
+		mid := low + (high-low)/2
+		gone, err := missing(mid)
+		if err != nil {
+			return 0, err
+		}
+		if gone {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return high, nil
 }

@@ -179,6 +179,7 @@ type clientsCmd struct {
 	JSON   bool   `name:"json" help:"Print a list of snippets as JSON."`
 }
 
+// Help has the details and examples.
 func (clientsCmd) Help() string {
 	return `The token itself is in what this prints; --env leaves it out.
 
@@ -188,6 +189,7 @@ Examples:
   longcall clients cursor --server files --env`
 }
 
+// Run is the command.
 func (c *clientsCmd) Run(r *runner) error {
 	chosen := clients
 	if c.Client != "" {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/longcall/longcall/internal/journal/sqlite"
 )
 
 // The scripts ask "longcall __complete WORDS…", the last word being the one
@@ -89,6 +91,7 @@ type completionCmd struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }
 
+// Help has the details and examples.
 func (completionCmd) Help() string {
 	return `It completes commands, flags, call ids, servers and tools.
 
@@ -99,6 +102,7 @@ Examples:
   longcall completion fish > ~/.config/fish/completions/longcall.fish`
 }
 
+// Run is the command.
 func (c *completionCmd) Run(r *runner) error {
 	script := map[string]string{"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion}[c.Shell]
 	_, err := fmt.Fprint(r.sys.Out, script)
@@ -335,8 +339,8 @@ func (c *completer) calls(running bool) []string {
 	if err != nil {
 		return nil
 	}
-	defer j.Close()
-	recs, err := j.List(c.ctx, filter{Running: running, Limit: 50})
+	defer closeJournal(j)
+	recs, err := j.List(c.ctx, sqlite.Filter{RunningOnly: running, Limit: 50})
 	if err != nil {
 		return nil
 	}
@@ -415,4 +419,4 @@ func (c *completer) callWords(given []string) []string {
 	return out
 }
 
-var newestCall = filter{Limit: 1}
+var newestCall = sqlite.Filter{Limit: 1}

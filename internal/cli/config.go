@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -15,6 +16,7 @@ type configCmd struct {
 	None  configNoneCmd     `cmd:"" name:"none" hidden:"" default:"1"`
 }
 
+// Help has the details and examples.
 func (configCmd) Help() string {
 	return `Examples:
   longcall config check longcall.yaml
@@ -23,11 +25,13 @@ func (configCmd) Help() string {
 
 type configDefaultsCmd struct{}
 
+// Help has the details and examples.
 func (configDefaultsCmd) Help() string {
 	return `Examples:
   longcall config defaults > longcall.yaml`
 }
 
+// Run is the command.
 func (configDefaultsCmd) Run(r *runner) error {
 	_, err := fmt.Fprint(r.sys.Out, config.Defaults())
 	return err
@@ -36,11 +40,12 @@ func (configDefaultsCmd) Run(r *runner) error {
 // configNoneCmd is "longcall config" without a command.
 type configNoneCmd struct{}
 
+// Run is the command.
 func (configNoneCmd) Run(r *runner, g *grammar) error {
 	if g.Config.Defaults {
 		return configDefaultsCmd{}.Run(r)
 	}
-	return usage("config needs a command: check, defaults. See: longcall config --help")
+	return usage("config needs a command: check, defaults; see longcall config --help")
 }
 
 type configCheckCmd struct {
@@ -48,6 +53,7 @@ type configCheckCmd struct {
 	JSON bool   `name:"json" help:"Print what is wrong as JSON."`
 }
 
+// Help has the details and examples.
 func (configCheckCmd) Help() string {
 	return `Every line says file:line:column: key: what is wrong; what to do. Nothing is
 started and nothing is contacted. Exit codes: 0 good, 2 not.
@@ -77,6 +83,7 @@ func findings(level string, list []config.Error) []finding {
 	return out
 }
 
+// Run is the command.
 func (c *configCheckCmd) Run(r *runner) error {
 	file := c.File
 	if file == "" {
@@ -90,8 +97,8 @@ func (c *configCheckCmd) Run(r *runner) error {
 	}
 	cfg, err := config.Load(file, r.sys.LookupEnv)
 	if err != nil {
-		errs, ok := err.(config.Errors)
-		if !c.JSON || !ok {
+		var errs config.Errors
+		if !c.JSON || !errors.As(err, &errs) {
 			return err
 		}
 		if err := printJSON(r.sys.Out, findings("error", errs)); err != nil {

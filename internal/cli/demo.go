@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"syscall"
 	"time"
@@ -18,6 +17,7 @@ type demoCmd struct {
 	Cut  time.Duration `hidden:"" default:"3s"`
 }
 
+// Help has the details and examples.
 func (demoCmd) Help() string {
 	return `A slow tool, a proxy that cuts silent connections, and the same call twice: once
 directly, once through longcall. All of it runs in this process, on loopback,
@@ -30,6 +30,7 @@ Example:
   longcall demo`
 }
 
+// Run is the command.
 func (c *demoCmd) Run(r *runner) error {
 	sys := r.sys
 	ctx, cancel := context.WithCancelCause(r.ctx)
@@ -53,7 +54,7 @@ func (c *demoCmd) Run(r *runner) error {
 		Tool: c.Tool, Cut: c.Cut, Out: sys.Out,
 		Terminal: sys.OutTerminal, Color: sys.Color, Width: sys.width(), Version: buildVersion().Version,
 	}
-	d, err := demo.New(o)
+	d, err := demo.New(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -76,6 +77,7 @@ func (c *demoCmd) Run(r *runner) error {
 	if err != nil {
 		return err
 	}
+	g.stop() // so that the record is whole
 	if err := showDemoCall(r, state); err != nil {
 		return err
 	}
@@ -101,6 +103,6 @@ func showDemoCall(r *runner, state string) error {
 	if len(recs) == 0 {
 		return errors.New("longcall has no record of the demo's call")
 	}
-	io.WriteString(r.sys.Out, "\nWhat longcall has on record (longcall calls show ID):\n\n")
+	fmt.Fprint(r.sys.Out, "\nWhat longcall has on record (longcall calls show ID):\n\n")
 	return showCall(r, state, string(recs[0].ID), false, false)
 }

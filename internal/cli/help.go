@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 
@@ -22,9 +23,16 @@ func helpPrinter(options kong.HelpOptions, ctx *kong.Context) error {
 		detail, node.Detail = node.Detail, ""
 		defer func() { node.Detail = detail }()
 	}
-	if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
+	// What kong calls the words of "call" says little.
+	out := ctx.Stdout
+	var b bytes.Buffer
+	ctx.Stdout = &b
+	err := kong.DefaultHelpPrinter(options, ctx)
+	ctx.Stdout = out
+	if err != nil {
 		return err
 	}
+	fmt.Fprint(out, strings.Replace(b.String(), "call <tool> ... [flags]", "call [SERVER] TOOL [ARGS] [flags]", 1))
 	if detail != "" {
 		fmt.Fprintf(ctx.Stdout, "\n%s\n", strings.TrimSpace(detail))
 	}

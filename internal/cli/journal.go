@@ -15,41 +15,75 @@ import (
 	"github.com/longcall/longcall/internal/app"
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/cli/client"
+	"github.com/longcall/longcall/internal/journal/sqlite"
 )
 
 // openJournal opens the journal of a state folder to read, beside whoever
 // writes it.
-func openJournal(state string) (*reader, error) {
+func openJournal(state string) (*sqlite.Reader, error) {
 	path := app.JournalPath(state)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, exit(exitToolError, "there is no journal in %s: no longcall has served this state folder yet (another: --state DIR)", state)
 	}
-	return openReadOnly(path)
+	return sqlite.OpenReadOnly(path)
 }
 
+// closeJournal closes what was only read: nothing can be lost.
+func closeJournal(j *sqlite.Reader) { _ = j.Close() }
+
 // findCall finds the one call whose id begins so.
-func findCall(ctx context.Context, j *reader, prefix string) (call.ID, error) {
+func findCall(ctx context.Context, j *sqlite.Reader, prefix string) (call.ID, error) {
 	if prefix == "" {
 		return "", usage("name a call by its id, or by how the id begins")
 	}
-	ids, err := j.Find(ctx, prefix, 5)
-	if err != nil {
-		return "", err
-	}
-	switch len(ids) {
-	case 0:
+	id, err := j.Find(ctx, prefix)
+	switch {
+	case errors.Is(err, call.ErrUnknown):
 		return "", usage("there is no call %s; longcall calls lists them", clean(prefix))
-	case 1:
-		return ids[0], nil
+	case err != nil:
+		return "", &exitError{exitUsage, err}
 	}
-	words := make([]string, len(ids))
-	for i, id := range ids {
-		if id == call.ID(prefix) {
-			return id, nil
+	return id, nil
+}
+
+// eachCall hands f the calls of a filter, newest first, until f says that it
+// has enough. It reads them page by page: a journal can be long.
+func eachCall(ctx context.Context, j *sqlite.Reader, f sqlite.Filter, want func(*call.Record) (bool, error)) error {
+	// Calls are in the order of acceptance, which differs from that of their
+	// start by an instant. So pages overlap, and what was seen is passed over.
+	const overlap = time.Second
+	seen := map[call.ID]bool{}
+	for f.Limit = page; ; {
+		part, err := j.List(ctx, f)
+		if err != nil {
+			return err
 		}
-		words[i] = shortID(id)
+		fresh := map[call.ID]bool{}
+		for i := range part {
+			r := &part[i]
+			if fresh[r.ID] = true; seen[r.ID] {
+				continue
+			}
+			if more, err := want(r); err != nil || !more {
+				return err
+			}
+		}
+		if len(part) < f.Limit {
+			return nil
+		}
+		before := part[len(part)-1].Started.Add(overlap)
+		if !f.Before.IsZero() && !before.Before(f.Before) {
+			f.Limit *= 4 // more calls in the overlap than a page has
+		}
+		f.Before = before
+		if f.Limit == page {
+			seen = fresh
+			continue
+		}
+		for id := range fresh {
+			seen[id] = true
+		}
 	}
-	return "", usage("%s is the beginning of several calls: %s. Write more of it", clean(prefix), strings.Join(words, ", "))
 }
 
 // callID finds a call of the gateway by the trace that it was made with. It is
@@ -62,17 +96,18 @@ func callID(ctx context.Context, g *gateway, trace string, since time.Time) call
 	if err != nil {
 		return ""
 	}
-	defer j.Close()
-	recs, err := j.List(ctx, filter{Since: since, Limit: 200})
+	defer closeJournal(j)
+	var id call.ID
+	err = eachCall(ctx, j, sqlite.Filter{Since: since}, func(r *call.Record) (bool, error) {
+		if r.Traceparent != "" && traceID(r.Traceparent) == traceID(trace) {
+			id = r.ID
+		}
+		return id == "", nil
+	})
 	if err != nil {
 		return ""
 	}
-	for _, r := range recs {
-		if r.Traceparent != "" && traceID(r.Traceparent) == traceID(trace) {
-			return r.ID
-		}
-	}
-	return ""
+	return id
 }
 
 // cancel tells the gateway to cancel a call.

@@ -133,14 +133,14 @@ func (m *meter) elapsed() time.Duration { return m.now().Sub(m.start) }
 
 func (m *meter) erase() {
 	if m.drawn {
-		io.WriteString(m.w, "\r\x1b[2K")
+		fmt.Fprint(m.w, "\r\x1b[2K")
 		m.drawn = false
 	}
 }
 
 func (m *meter) draw() {
 	line := m.line(m.width() - 1)
-	io.WriteString(m.w, "\r\x1b[2K"+line)
+	fmt.Fprint(m.w, "\r\x1b[2K"+line)
 	m.drawn = true
 }
 

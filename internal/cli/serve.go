@@ -24,6 +24,7 @@ type serveCmd struct {
 	LogLevel  string `enum:",debug,info,warn,error" default:"" placeholder:"LEVEL" help:"From which level on: debug, info, warn or error."`
 }
 
+// Help has the details and examples.
 func (serveCmd) Help() string {
 	return `Without any config it listens on 127.0.0.1:8722, keeps its journal in your
 state folder, and makes a token that agents must send.
@@ -40,6 +41,7 @@ Signals:
   a second    stop at once`
 }
 
+// Run is the command.
 func (c *serveCmd) Run(r *runner) error {
 	sys := r.sys
 	cfg, err := c.load(sys)
@@ -63,7 +65,7 @@ func (c *serveCmd) Run(r *runner) error {
 	}
 	log := newLogger(sys, cfg.Log)
 	for _, w := range cfg.Warnings {
-		log.Warn(w.Error())
+		log.Warn("config has something without effect", "where", w.Error())
 	}
 	_, err = os.Stat(tokenPath(cfg.State))
 	first := errors.Is(err, fs.ErrNotExist)
@@ -74,17 +76,24 @@ func (c *serveCmd) Run(r *runner) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Log.Format == config.FormatJSON && !sys.ErrTerminal {
-		// Whoever reads JSON lines there gets nothing else.
+	jsonOnly := cfg.Log.Format == config.FormatJSON && !sys.ErrTerminal
+	if jsonOnly { // whoever reads JSON lines there gets nothing else
 		log.Info("longcall serves", "url", a.URL()+"/mcp", "config", cfg.File, "state", cfg.State, "servers", cfg.Enabled(), "auth", !c.NoAuth)
 	} else {
 		banner(sys, cfg, a.URL(), a.Token(), first && sys.ErrTerminal)
 	}
-	return supervise(r.ctx, sys, cfg, a)
+	say := func(format string, args ...any) {
+		if !jsonOnly {
+			fmt.Fprintf(sys.Err, "longcall: "+format+"\n", args...)
+		}
+	}
+	return supervise(r.ctx, sys, a, func() {
+		say("stopping; running calls have %s to end. Once more to stop at once", cfg.Shutdown.Drain)
+	})
 }
 
 // supervise runs a until it ends or a signal says so.
-func supervise(ctx context.Context, sys *System, cfg *config.Config, a *app.App) error {
+func supervise(ctx context.Context, sys *System, a *app.App, stopped func()) error {
 	sigs := make(chan os.Signal, 8)
 	defer sys.Notify(sigs, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)()
 	ctx, cancel := context.WithCancel(ctx)
@@ -102,11 +111,10 @@ func supervise(ctx context.Context, sys *System, cfg *config.Config, a *app.App)
 				// What is wrong with the new config is in the log; the old one goes on.
 				_ = a.Reload()
 			case stopping:
-				fmt.Fprintln(sys.Err, "longcall: stopped at once")
 				return &exitError{code: signalCode(s)}
 			default:
 				stopping = true
-				fmt.Fprintf(sys.Err, "longcall: stopping; running calls have %s to end. Once more to stop at once\n", cfg.Shutdown.Drain)
+				stopped()
 				cancel()
 			}
 		}

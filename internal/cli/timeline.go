@@ -19,6 +19,7 @@ type callsShowCmd struct {
 	Full bool   `help:"Print the bodies of events whole."`
 }
 
+// Help has the details and examples.
 func (callsShowCmd) Help() string {
 	return `Times are relative to the moment when the call was accepted. Text of tools and
 agents is shown as text: nothing in it can move the cursor or turn the reading
@@ -30,6 +31,7 @@ Examples:
   longcall calls show c_4f7x --json | jq .timeline`
 }
 
+// Run is the command.
 func (c *callsShowCmd) Run(r *runner) error {
 	cfg, err := c.load(r.sys)
 	if err != nil {
@@ -44,7 +46,7 @@ func showCall(r *runner, state, prefix string, asJSON, full bool) error {
 	if err != nil {
 		return err
 	}
-	defer j.Close()
+	defer closeJournal(j)
 	id, err := findCall(r.ctx, j, prefix)
 	if err != nil {
 		return err
@@ -295,12 +297,15 @@ func resultText(body []byte) string {
 	return ""
 }
 
+// deliveryLag is how long after a call's end its deliveries are on record, at most.
+const deliveryLag = 2 * time.Second
+
 func (t *timeline) deliveries(list []call.Delivery) {
 	w := t.sys.Out
 	fmt.Fprintln(w)
 	if len(list) == 0 {
-		what := "no reader has ended yet"
-		if t.rec.End.Outcome != call.Running {
+		what := "none yet"
+		if !t.rec.Ended.IsZero() && time.Since(t.rec.Ended) > deliveryLag {
 			what = "nobody took the result"
 		}
 		fmt.Fprintf(w, "  deliveries  %s\n", what)

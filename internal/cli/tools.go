@@ -15,6 +15,7 @@ type toolsCmd struct {
 	JSON   bool   `name:"json" help:"Print the entries as JSON, as the servers give them."`
 }
 
+// Help has the details and examples.
 func (toolsCmd) Help() string {
 	return `Arguments that a tool requires come first; those with ? may be left out.
 
@@ -24,6 +25,7 @@ Examples:
   longcall tools --json | jq '.[].name'`
 }
 
+// Run is the command.
 func (c *toolsCmd) Run(r *runner) error {
 	g, err := c.connect(r.ctx, r.sys)
 	if err != nil {

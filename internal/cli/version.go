@@ -51,12 +51,14 @@ type versionCmd struct {
 	JSON bool `name:"json" help:"Print it as JSON."`
 }
 
+// Help has the details and examples.
 func (versionCmd) Help() string {
 	return `Examples:
   longcall version
   longcall version --json`
 }
 
+// Run is the command.
 func (c *versionCmd) Run(r *runner) error {
 	b := buildVersion()
 	if c.JSON {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/longcall/longcall/internal/app"
@@ -72,7 +73,7 @@ type gateway struct {
 	url   string // without /mcp
 	token string
 	state string // its state folder, if it is on this machine; else empty
-	stop  func() // ends what runs in this process for it
+	stop  func() // ends what runs in this process for it; may be called twice
 }
 
 // endpoint is the client for all servers, or for one.
@@ -202,8 +203,8 @@ func startHere(ctx context.Context, c *config.Config) (*gateway, error) {
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
 	go func() { done <- a.Run(run) }()
-	return &gateway{url: a.URL(), token: a.Token(), state: c.State, stop: func() {
+	return &gateway{url: a.URL(), token: a.Token(), state: c.State, stop: sync.OnceFunc(func() {
 		cancel()
-		<-done
-	}}, nil
+		_ = <-done // how it stopped matters to nobody any more
+	})}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -88,15 +89,15 @@ type Demo struct {
 	done   map[string]chan struct{} // closed when the tool has finished for a side
 }
 
-// New starts the tool server. Close must follow.
-func New(o Options) (*Demo, error) {
+// New starts the tool server. ctx bounds the start only; Close must follow.
+func New(ctx context.Context, o Options) (*Demo, error) {
 	d := &Demo{opt: o, done: map[string]chan struct{}{sideDirect: make(chan struct{}), sideLongcall: make(chan struct{})}}
 	d.screen = newScreen(&o)
 	var err error
-	if d.tools, err = newToolServer(o.tool(), d.heard); err != nil {
+	if d.tools, err = newToolServer(ctx, o.tool(), d.heard); err != nil {
 		return nil, err
 	}
-	if d.proxy, err = newProxy(d.tools.addr(), o.cut(), func() { d.cut(sideDirect) }); err != nil {
+	if d.proxy, err = newProxy(ctx, d.tools.addr(), o.cut(), func() { d.cut(sideDirect) }); err != nil {
 		d.tools.close()
 		return nil, err
 	}
@@ -155,7 +156,7 @@ func (d *Demo) cut(name string) {
 // error is one of the demo itself.
 func (d *Demo) Run(ctx context.Context, gateway, token string) (*Report, error) {
 	host := strings.TrimPrefix(gateway, "http://")
-	through, err := newProxy(host, d.opt.cut(), func() { d.cut(sideLongcall) })
+	through, err := newProxy(ctx, host, d.opt.cut(), func() { d.cut(sideLongcall) })
 	if err != nil {
 		return nil, err
 	}
@@ -208,11 +209,10 @@ type headerTransport struct {
 	next http.RoundTripper
 }
 
+// RoundTrip implements http.RoundTripper.
 func (t headerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	for k, v := range t.h {
-		r.Header[k] = v
-	}
+	maps.Copy(r.Header, t.h)
 	return t.next.RoundTrip(r)
 }
 

@@ -152,7 +152,7 @@ func (s *screen) draw(proxies []*proxy) {
 		b.WriteString("\n")
 	}
 	s.drawn = n
-	io.WriteString(s.w, b.String())
+	fmt.Fprint(s.w, b.String())
 }
 
 // status is the line below a column whose call is not over.

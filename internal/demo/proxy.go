@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,8 +18,11 @@ type proxy struct {
 	cut    time.Duration
 	onCut  func() // must not block
 
-	ln net.Listener
-	wg sync.WaitGroup
+	ln     net.Listener
+	dialer net.Dialer
+	ctx    context.Context // of dialling; done at close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
@@ -29,12 +33,16 @@ type proxy struct {
 	start   time.Time
 }
 
-func newProxy(target string, cut time.Duration, onCut func()) (*proxy, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+func newProxy(ctx context.Context, target string, cut time.Duration, onCut func()) (*proxy, error) {
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start the demo's proxy: %w", err)
 	}
-	p := &proxy{target: target, cut: cut, onCut: onCut, ln: ln, conns: map[net.Conn]struct{}{}, start: time.Now()}
+	p := &proxy{
+		target: target, cut: cut, onCut: onCut, ln: ln, dialer: net.Dialer{Timeout: 5 * time.Second},
+		conns: map[net.Conn]struct{}{}, start: time.Now(),
+	}
+	p.ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	p.wg.Go(p.accept)
 	return p, nil
 }
@@ -42,6 +50,7 @@ func newProxy(target string, cut time.Duration, onCut func()) (*proxy, error) {
 func (p *proxy) url() string { return "http://" + p.ln.Addr().String() }
 
 func (p *proxy) close() {
+	p.cancel()
 	p.ln.Close()
 	p.mu.Lock()
 	p.closed = true
@@ -95,7 +104,7 @@ func (p *proxy) accept() {
 
 // serve joins two connections until one ends or both are silent for too long.
 func (p *proxy) serve(agent net.Conn) {
-	server, err := net.DialTimeout("tcp", p.target, 5*time.Second)
+	server, err := p.dialer.DialContext(p.ctx, "tcp", p.target)
 	if err != nil || !p.hold(server) {
 		return
 	}

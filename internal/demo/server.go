@@ -38,8 +38,8 @@ type toolServer struct {
 	wg     sync.WaitGroup
 }
 
-func newToolServer(takes time.Duration, tell func(client, what string)) (*toolServer, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+func newToolServer(ctx context.Context, takes time.Duration, tell func(client, what string)) (*toolServer, error) {
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start the demo's tool server: %w", err)
 	}
@@ -55,7 +55,7 @@ func (s *toolServer) addr() string { return s.ln.Addr().String() }
 // close ends everything and waits for it.
 func (s *toolServer) close() {
 	s.cancel()
-	s.server.Close()
+	_ = s.server.Close()
 	s.wg.Wait()
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
@@ -52,8 +53,7 @@ type UnreachableError struct {
 }
 
 func (e *UnreachableError) Error() string {
-	var op *net.OpError
-	if errors.As(e.Err, &op) {
+	if op, ok := errors.AsType[*net.OpError](e.Err); ok {
 		return fmt.Sprintf("cannot reach %s: %v", e.URL, op)
 	}
 	return fmt.Sprintf("cannot reach %s: %v", e.URL, e.Err)
@@ -139,9 +139,7 @@ func (c *Client) post(ctx context.Context, method, name string, params []byte, h
 		return fmt.Errorf("the address %q is not one: %w", c.URL, err)
 	}
 	req.GetBody = nil // a call is never sent twice, also not by the transport
-	for k, v := range header {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, header)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	req.Header.Set(mcp.HeaderVersion, mcp.LatestModern)
