@@ -98,13 +98,15 @@ func (s *standalone) run() {
 // read opens the stream once and reads it to its end. again says whether to
 // come back.
 func (s *standalone) read(ctx context.Context, lastID *string) (again bool, retry time.Duration) {
-	var conn *quietConn
+	// From here on what the server sends on the connection counts, also before
+	// its headers were read.
 	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
 		nc := i.Conn
 		if t, ok := nc.(*tls.Conn); ok {
 			nc = t.NetConn()
 		}
-		conn, _ = nc.(*quietConn)
+		conn, _ := nc.(*quietConn)
+		s.set(false, conn)
 	}}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodGet, s.c.s.URL, http.NoBody)
 	if err != nil {
@@ -133,7 +135,9 @@ func (s *standalone) read(ctx context.Context, lastID *string) (again bool, retr
 	default:
 		return false, 0 // 405: it offers none
 	}
-	s.set(true, conn)
+	s.mu.Lock()
+	s.isOpen = true
+	s.mu.Unlock()
 	s.sess.alive()
 	r := mcp.NewSSEReader(resp.Body, int(s.c.s.Limits.Message))
 	for {
