@@ -201,10 +201,13 @@ func startHere(ctx context.Context, c *config.Config) (*gateway, error) {
 	}
 	// It outlives a cancelled command by its graceful stop.
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan error, 1)
-	go func() { done <- a.Run(run) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = a.Run(run) // how it stops matters to nobody any more
+	}()
 	return &gateway{url: a.URL(), token: a.Token(), state: c.State, stop: sync.OnceFunc(func() {
 		cancel()
-		_ = <-done // how it stopped matters to nobody any more
+		<-done
 	})}, nil
 }

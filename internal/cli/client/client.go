@@ -22,6 +22,9 @@ import (
 // maxMessage bounds one message of the server, in bytes.
 const maxMessage = 256 << 20
 
+// endWait is how long the end of a stream may take after its last message.
+const endWait = time.Second
+
 // maxPages bounds a tool list whose cursor never ends.
 const maxPages = 1000
 
@@ -162,7 +165,15 @@ func (c *Client) post(ctx context.Context, method, name string, params []byte, h
 	defer resp.Body.Close()
 	typ, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if typ == "text/event-stream" && resp.StatusCode == http.StatusOK {
-		return readStream(ctx, resp.Body, beat, f)
+		if err := readStream(ctx, resp.Body, beat, f); err != nil {
+			return err
+		}
+		// The server ends the stream. Who hangs up before that looks like an
+		// agent that did not wait for its result.
+		t := time.AfterFunc(endWait, func() { resp.Body.Close() })
+		defer t.Stop()
+		_, _ = io.Copy(io.Discard, resp.Body)
+		return nil
 	}
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxMessage))
 	if err != nil {
