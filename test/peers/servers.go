@@ -3,6 +3,7 @@ package peers
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -107,16 +108,7 @@ func Find(name string) Server {
 }
 
 // Speaks says whether the server speaks an era.
-func (s Server) Speaks(era string) bool { return speaks(s.Eras, era) }
-
-func speaks(eras []string, era string) bool {
-	for _, e := range eras {
-		if e == era {
-			return true
-		}
-	}
-	return false
-}
+func (s Server) Speaks(era string) bool { return slices.Contains(s.Eras, era) }
 
 // Start runs the server until the test's cleanup and returns its endpoint.
 // It speaks one era, or with "both" all that it can.
@@ -196,7 +188,7 @@ func pythonClient(dir, script string) Command {
 }
 
 // Speaks says whether the client speaks an era.
-func (c Client) Speaks(era string) bool { return speaks(c.Eras, era) }
+func (c Client) Speaks(era string) bool { return slices.Contains(c.Eras, era) }
 
 // Request is one tool call to make.
 type Request struct {

@@ -206,15 +206,15 @@ func (x *Exchange) Status() int {
 	return x.dec.head.status
 }
 
-// HeadAt is when the headers came, FirstAt when the first byte of the body did
-// and EndAt when the response or its connection ended, since the request was
-// sent; 0 if that has not happened.
+// HeadAt is when the headers came, since the request was sent; 0 if they have not.
 func (x *Exchange) HeadAt() time.Duration { return x.get(func() time.Duration { return x.headAt }) }
 
-// FirstAt: see HeadAt.
+// FirstAt is when the first byte of the body came, since the request was sent;
+// 0 if it has not.
 func (x *Exchange) FirstAt() time.Duration { return x.get(func() time.Duration { return x.firstAt }) }
 
-// EndAt: see HeadAt.
+// EndAt is when the response or its connection ended, since the request was
+// sent; 0 if it has not.
 func (x *Exchange) EndAt() time.Duration { return x.get(func() time.Duration { return x.endAt }) }
 
 func (x *Exchange) get(f func() time.Duration) time.Duration {

@@ -59,7 +59,7 @@ func (m Msg) Response() bool { return m.Method == "" && (m.Result != nil || m.Er
 // there is none. A member whose name has a dot is written with "/" for it.
 func At(text string, path string) Raw {
 	raw := Raw(text)
-	for _, key := range strings.Split(path, ".") {
+	for key := range strings.SplitSeq(path, ".") {
 		key = strings.ReplaceAll(key, "/", ".")
 		if i, err := strconv.Atoi(key); err == nil && bytes.HasPrefix(bytes.TrimSpace(raw), []byte("[")) {
 			var a []Raw

@@ -130,7 +130,7 @@ func (s *session) read(resp *http.Response, err error, o *outcome, tag string, w
 	var grace *time.Timer
 	for {
 		line, err := r.ReadSlice('\n')
-		if err == bufio.ErrBufferFull {
+		if errors.Is(err, bufio.ErrBufferFull) {
 			long = append(long, line...)
 			continue
 		}
@@ -162,7 +162,7 @@ func (s *session) read(resp *http.Response, err error, o *outcome, tag string, w
 			defer grace.Stop()
 		}
 		if err != nil {
-			if err != io.EOF && o.why == "" && o.done.IsZero() {
+			if !errors.Is(err, io.EOF) && o.why == "" && o.done.IsZero() {
 				o.why = reason(err)
 			}
 			return
