@@ -1,0 +1,386 @@
+package cases_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/test/wire"
+)
+
+func init() {
+	scripts["play"] = func(c *wire.Child) { playChild(c, wire.Legacy) }
+	scripts["play modern"] = func(c *wire.Child) { playChild(c, wire.Modern) }
+}
+
+// step is one thing that the scripted tool does during a call. A call brings
+// its steps in its arguments, so that one script plays on every transport.
+type step struct {
+	Turn     int    `json:"turn,omitempty"`     // wait until all lower turns, of all calls at the server, are done
+	Pause    int    `json:"pause,omitempty"`    // then wait for so many milliseconds
+	Progress string `json:"progress,omitempty"` // then send progress of this raw value,
+	Total    string `json:"total,omitempty"`    // this raw total,
+	Message  string `json:"message,omitempty"`  // this message,
+	Token    string `json:"token,omitempty"`    // and this raw token instead of the call's own;
+	Raw      string `json:"raw,omitempty"`      // or send this message;
+	Text     string `json:"text,omitempty"`     // or answer with this text,
+	Size     int    `json:"size,omitempty"`     // or with a text that makes the message so many bytes long
+	Slow     bool   `json:"slow,omitempty"`     // byte by byte
+}
+
+// script is the arguments of a call that does these steps.
+func script(steps ...step) string {
+	b, err := json.Marshal(map[string]any{"steps": steps})
+	if err != nil {
+		panic(err) // strings and numbers always marshal
+	}
+	return string(b)
+}
+
+// turns is the order of steps over all calls at one server.
+type turns struct {
+	mu   sync.Mutex
+	done int // the highest turn that is over
+	next chan struct{}
+}
+
+func newTurns() *turns { return &turns{next: make(chan struct{})} }
+
+// wait waits for a turn; false if stop came first.
+func (o *turns) wait(n int, stop <-chan struct{}) bool {
+	for {
+		o.mu.Lock()
+		done, next := o.done, o.next
+		o.mu.Unlock()
+		if n == 0 || done >= n-1 {
+			return true
+		}
+		select {
+		case <-next:
+		case <-stop:
+			return false
+		}
+	}
+}
+
+func (o *turns) over(n int) {
+	if n == 0 {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.done = n
+	close(o.next)
+	o.next = make(chan struct{})
+}
+
+// play does the steps of a call.
+func play(r *wire.Request, o *turns, stop <-chan struct{}, say func(message string, slow bool)) {
+	var a struct{ Steps []step }
+	if json.Unmarshal(r.Args, &a) != nil || len(a.Steps) == 0 {
+		a.Steps = []step{{Text: "worked"}}
+	}
+	for _, s := range a.Steps {
+		if !o.wait(s.Turn, stop) {
+			return
+		}
+		if s.Pause > 0 {
+			select {
+			case <-time.After(time.Duration(s.Pause) * time.Millisecond):
+			case <-stop:
+				return
+			}
+		}
+		switch {
+		case s.Progress != "" && s.Token != "":
+			say(wire.Progress(s.Token, s.Progress, s.Total, s.Message), s.Slow)
+		case s.Progress != "":
+			say(r.Progress(s.Progress, s.Total, s.Message), s.Slow)
+		case s.Raw != "":
+			say(s.Raw, s.Slow)
+		case s.Size > 0:
+			say(r.Text(strings.Repeat("x", s.Size-len(r.Text("")))), s.Slow)
+		case s.Text != "":
+			say(r.Text(s.Text), s.Slow)
+		}
+		o.over(s.Turn)
+	}
+}
+
+func playChild(c *wire.Child, version string) {
+	o := newTurns()
+	c.Serve(wire.Options{Version: version}, func(c *wire.Child, r *wire.Request) {
+		play(r, o, nil, func(m string, slow bool) {
+			if slow {
+				c.Write(wire.Bytewise(m + "\n")...)
+				return
+			}
+			c.Send(m)
+		})
+	})
+}
+
+// place is where the scripted tool server is, and how it says things.
+type place struct {
+	name    string
+	version string
+	stdio   bool
+	json    bool // the result comes as JSON, not SSE
+	get     bool // all but the result comes on the standalone stream
+}
+
+var (
+	overSSE         = place{name: "SSE", version: wire.Legacy}
+	overJSON        = place{name: "JSON and GET", version: wire.Legacy, json: true, get: true}
+	overGET         = place{name: "SSE and GET", version: wire.Legacy, get: true}
+	overSSEModern   = place{name: "modern SSE", version: wire.Modern}
+	overJSONModern  = place{name: "modern JSON", version: wire.Modern, json: true}
+	overStdio       = place{name: "stdio", version: wire.Legacy, stdio: true}
+	overStdioModern = place{name: "modern stdio", version: wire.Modern, stdio: true}
+)
+
+// everywhere runs a case for agents of both eras at each kind of tool server
+// that can do what it needs.
+func everywhere(t *testing.T, at []place, f func(t *testing.T, agent string, p place)) {
+	t.Helper()
+	for _, p := range at {
+		t.Run(p.name, func(t *testing.T) { t.Parallel(); f(t, wire.Legacy, p) })
+		if p == overSSE || p == overSSEModern || p == overStdio {
+			t.Run(p.name+" for a modern agent", func(t *testing.T) { t.Parallel(); f(t, wire.Modern, p) })
+		}
+	}
+}
+
+// speaking are the places that can send progress.
+var speaking = []place{overSSE, overJSON, overGET, overSSEModern, overStdio, overStdioModern}
+
+// handler plays the steps of calls over HTTP.
+func (p place) handler(o *turns, stop <-chan struct{}) wire.Handler {
+	return func(c *wire.Conn, r *wire.Request) {
+		open := false
+		play(r, o, stop, func(m string, slow bool) {
+			msg, _ := wire.ParseMsg(m)
+			pieces := []string{wire.Event("", m)}
+			switch {
+			case p.get && !msg.Response():
+				if s := c.Stream(); s != nil {
+					s.Event(m)
+				}
+				return
+			case p.json && msg.Response():
+				c.Head(200, "Content-Type: application/json", "Content-Length: "+strconv.Itoa(len(m)))
+				pieces = []string{m}
+			case !open:
+				open = true
+				c.SSE()
+			}
+			if slow {
+				pieces = wire.Bytewise(strings.Join(pieces, ""))
+			}
+			c.Body(pieces...)
+		})
+		if open {
+			c.End()
+		}
+	}
+}
+
+// tool is the scripted tool server of a scene.
+type tool struct {
+	http *wire.Upstream
+	cmd  *wire.Command
+}
+
+// open starts the server.
+func (p place) open(t *testing.T) tool {
+	t.Helper()
+	if p.stdio {
+		name := "play"
+		if p.version == wire.Modern {
+			name += " modern"
+		}
+		return tool{cmd: wire.NewCommand(t, name)}
+	}
+	return tool{http: wire.NewUpstream(t, wire.Options{
+		Version: p.version, JSON: p.json,
+		On: map[string]wire.Handler{"tools/call": p.handler(newTurns(), t.Context().Done())},
+	})}
+}
+
+// config is the server as an entry of mcpServers.
+func (u tool) config(more ...string) string {
+	entry := ""
+	if u.cmd != nil {
+		entry = strings.TrimSuffix(u.cmd.Config(), "}")
+	} else {
+		entry = fmt.Sprintf("{url: %q", u.http.URL)
+	}
+	for _, m := range more {
+		entry += ", " + m
+	}
+	return entry + "}"
+}
+
+// seen is a message that a tool server got.
+type seen struct {
+	wire.Msg
+	Time time.Time
+}
+
+// seen lists the messages of a method that came, oldest first.
+func (u tool) seen(method string) (out []seen) {
+	if u.http != nil {
+		for _, r := range u.http.Requests(method) {
+			out = append(out, seen{r.Msg, r.Time})
+		}
+		return out
+	}
+	for _, n := range u.cmd.Notes("line") {
+		if m, ok := wire.ParseMsg(n.Text); ok && m.Method == method {
+			out = append(out, seen{m, n.Time})
+		}
+	}
+	return out
+}
+
+// waitSeen waits for the nth message of a method.
+func (u tool) waitSeen(t *testing.T, method string, n int) seen {
+	t.Helper()
+	tick, over := time.NewTicker(5*time.Millisecond), time.After(wire.Timeout)
+	defer tick.Stop()
+	for {
+		if all := u.seen(method); len(all) >= n {
+			return all[n-1]
+		}
+		select {
+		case <-tick.C: // a child has no event to wait for
+		case <-over:
+			t.Fatalf("the tool server got %d of %d messages %q", len(u.seen(method)), n, method)
+		}
+	}
+}
+
+// scene is one agent before longcall before one tool server.
+type scene struct {
+	t  *testing.T
+	g  *gateway
+	dn *wire.Client
+	up tool
+}
+
+// stage makes a scene. more are YAML members of the server's config.
+func stage(t *testing.T, agent string, p place, more ...string) *scene {
+	t.Helper()
+	s := &scene{t: t, up: p.open(t)}
+	s.g = start(t, "shutdown: {drain: 1s}\nmcpServers: {up: "+s.up.config(more...)+"}\n")
+	s.dn = s.g.client(agent, "up")
+	return s
+}
+
+// about checks a time with a fifth of slack either way.
+func about(t *testing.T, what string, got, want time.Duration) {
+	t.Helper()
+	if got < want-want/5 || got > want+want/5 {
+		t.Errorf("%s after %v, not %v (±20 %%)", what, got.Round(time.Millisecond), want)
+	}
+}
+
+// within checks a time that has no slack.
+func within(t *testing.T, what string, got, limit time.Duration) {
+	t.Helper()
+	if got > limit {
+		t.Errorf("%s after %v, more than %v", what, got.Round(time.Millisecond), limit)
+	}
+}
+
+// wait lets a time pass that is part of a case.
+func wait(d time.Duration) { <-time.After(d) }
+
+// answered checks that the response carries the call's own id and a tool's text.
+func answered(t *testing.T, x *wire.Exchange, text string) wire.TimedMsg {
+	t.Helper()
+	m := x.TimedResponse(0)
+	if string(m.ID) != x.ID || m.ToolText() != text || string(m.At("result.isError")) == "true" {
+		t.Errorf("the response is not the text %.80q for id %s:\n%.400s", text, x.ID, m.JSON)
+	}
+	return m
+}
+
+// whole checks that the response to a call ended in the orderly way with its
+// result, and returns all messages of it.
+func whole(t *testing.T, x *wire.Exchange) []wire.TimedMsg {
+	t.Helper()
+	if err := x.End(0); err != nil {
+		t.Errorf("the response broke off: %v", err)
+	}
+	all := x.Messages()
+	n := 0
+	for _, m := range all {
+		if m.Response() {
+			n++
+		}
+	}
+	if n != 1 || !all[len(all)-1].Response() {
+		t.Errorf("%d responses among the messages, or something after it:\n%s", n, x.Body())
+	}
+	if items := x.Items(); len(items) > 0 && items[len(items)-1].Comment {
+		t.Errorf("a comment after the result:\n%s", x.Body())
+	}
+	return all
+}
+
+// told is what progress messages say, as "token value message".
+func told(all []wire.TimedMsg) (out []string) {
+	for _, m := range all {
+		if m.Method == "notifications/progress" {
+			out = append(out, fmt.Sprintf("%s %s %s", m.At("params.progressToken"), m.At("params.progress"), m.Str("params.message")))
+		}
+	}
+	return out
+}
+
+// tells checks what progress messages a call's stream had.
+func tells(t *testing.T, x *wire.Exchange, want ...string) {
+	t.Helper()
+	if got := told(whole(t, x)); !slices.Equal(got, want) {
+		t.Errorf("progress was\n  %s\nnot\n  %s\nbody:\n%s", strings.Join(got, "\n  "), strings.Join(want, "\n  "), x.Body())
+	}
+}
+
+// unknown checks that the answer to a call says in words and in _meta that
+// nobody knows its outcome, and that the record says so too, and does not call
+// it a success or running.
+func (s *scene) unknown(x *wire.Exchange) wire.TimedMsg {
+	s.t.Helper()
+	m := x.TimedResponse(0)
+	text := m.ToolText()
+	if string(m.ID) != x.ID || string(m.At("result.isError")) != "true" || !strings.Contains(text, "Outcome unknown") {
+		s.t.Errorf("the answer does not say that the outcome is unknown: %s", m.JSON)
+	}
+	if o := m.Outcome(); string(wire.At(string(o), "outcome")) != `"interrupted"` || wire.At(string(o), "call") == nil {
+		s.t.Errorf("the answer's _meta says %s", o)
+	}
+	whole(s.t, x)
+	r, _ := s.g.ended(call.Interrupted)
+	if !strings.Contains(r.End.Text, "Outcome unknown") || r.Dispatched.IsZero() {
+		s.t.Errorf("the record does not say that the outcome is unknown: %+v", r.End)
+	}
+	return m
+}
+
+// kinds are a call's stored events of a kind.
+func (g *gateway) kinds(id call.ID, k call.Kind) (out []call.Event) {
+	g.t.Helper()
+	for _, e := range g.events(id) {
+		if e.Kind == k {
+			out = append(out, e)
+		}
+	}
+	return out
+}
