@@ -77,6 +77,7 @@ func (a *attachment) run() {
 	case !a.policy.Buffered && a.x.sse:
 		a.begin("sse")
 		a.stream()
+		a.x.q.MaxGap = a.x.out.gap
 	case a.x.json:
 		a.begin("json")
 		a.wait()
@@ -324,8 +325,12 @@ func (a *attachment) end(ev *call.Event) {
 		a.flush()
 		return
 	}
+	if a.ctx.Err() != nil { // not after: an agent may hang up as soon as it has its answer
+		a.gone()
+		return
+	}
 	a.answer(a.response(ev))
-	if !a.x.out.flush() || a.ctx.Err() != nil {
+	if !a.x.out.flush() {
 		a.gone()
 		return
 	}

@@ -46,6 +46,7 @@ func (x *exchange) batch(body []byte) {
 			answers[i] = a.collect()
 		}
 	}
+	gone := x.r.Context().Err() != nil
 	out := []byte{'['}
 	for _, b := range answers {
 		if b != nil {
@@ -62,7 +63,7 @@ func (x *exchange) batch(body []byte) {
 	}
 	for _, a := range calls {
 		if a != nil {
-			a.collected()
+			a.collected(gone)
 		}
 	}
 }
@@ -109,12 +110,12 @@ func (a *attachment) collect() (answer []byte) {
 }
 
 // collected records how a call of a batch was delivered, once the batch is
-// answered.
-func (a *attachment) collected() {
+// answered; gone says that the agent had left before.
+func (a *attachment) collected(gone bool) {
 	end := a.call.Record().End
 	switch {
 	case a.d.How != "" || end.Outcome == call.Running || !a.owed(&end):
-	case a.x.out.err != nil || a.ctx.Err() != nil:
+	case gone || a.x.out.err != nil:
 		a.gone()
 	default:
 		a.delivered(&end)

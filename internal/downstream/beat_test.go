@@ -335,3 +335,24 @@ func TestLostEvents(t *testing.T) {
 		}
 	})
 }
+
+// TestSessionStreamComments is R-52: every 15 s on a session's stream.
+func TestSessionStreamComments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s, _ := r.h.sessions.open("ann", "", mcp.V20250618, "")
+		w := newTape()
+		ctx, cancel := context.WithTimeout(context.Background(), 35*time.Second)
+		defer cancel()
+		req := httptest.NewRequest("GET", "/mcp", nil).WithContext(ctx)
+		req.Header.Set("Authorization", "Bearer ann")
+		req.Header.Set(mcp.HeaderSession, s.id)
+		r.h.ServeHTTP(w, req)
+		if want := "0 : open\n15 : ka\n30 : ka"; w.text() != want {
+			t.Errorf("got:\n%s", w.text())
+		}
+		if s.stream != nil || s.posts != 0 {
+			t.Error("the session is still in use")
+		}
+	})
+}

@@ -37,8 +37,9 @@ func (x *exchange) done() {
 	if o == nil {
 		return
 	}
+	x.observe()
 	q := &x.q
-	q.Status, q.FirstByte, q.BytesOut, q.MaxGap = x.out.status, x.out.first, x.out.bytes, x.out.gap
+	q.Status, q.FirstByte, q.BytesOut = x.out.status, x.out.first, x.out.bytes
 	o.RequestEnded(q)
 }
 
@@ -83,7 +84,7 @@ func (x *exchange) post() *attachment {
 		return nil
 	}
 	if m.Method != "" {
-		x.q.Method = m.Method
+		x.q.Method = oneLine(m.Method, 64)
 	}
 	if x.claimsModern(&m) {
 		return x.serveModern(&m)
@@ -223,7 +224,6 @@ func (x *exchange) notAllowed(text string) {
 
 // fail answers with a JSON-RPC error. id and data are raw JSON or nil.
 func (x *exchange) fail(status int, id []byte, code int, text string, data []byte) {
-	x.observe()
 	x.writeJSON(status, mcp.ErrorResponse(id, code, text, data))
 }
 
@@ -256,7 +256,6 @@ func (x *exchange) writeJSON(status int, msg []byte) {
 
 // accepted answers a notification.
 func (x *exchange) accepted() {
-	x.observe()
 	x.out.head(http.StatusAccepted)
 	x.out.flush()
 }

@@ -84,10 +84,10 @@ type Request struct {
 	Events    int64         // messages written to the stream
 	Dropped   int64         // progress that the agent did not get
 	Beats     int64         // comments and progress of ours
-	MaxGap    time.Duration // longest silence on a call's stream
+	MaxGap    time.Duration // longest silence on a call's stream; 0 for other answers
 	Kind      string        // of the attachment to a call: "sse" or "json"
-	// How the attachment to a call, or the session's stream, ended; empty for
-	// other requests, and if the agent cancelled: then nothing is delivered.
+	// How the attachment to a call ended; empty for other requests, and if the
+	// agent cancelled: then nothing is delivered.
 	How call.How
 	End *call.End // of the call, as the agent was shown it; nil if it was shown none
 }
@@ -95,13 +95,12 @@ type Request struct {
 // Observer is told about requests as they pass, for log lines, metrics and
 // spans. Its methods must not block.
 type Observer interface {
-	// RequestStarted comes when principal, era and method are known, and for a
-	// tools/call right before the call starts.
+	// RequestStarted comes before a request does anything: for a tools/call
+	// right before the call starts, for one that is refused when it ends.
 	RequestStarted(q *Request)
 	// FirstByte comes when the first byte of a call's answer was written.
 	FirstByte(q *Request)
-	// RequestEnded comes once for each RequestStarted, and also for a request
-	// that was refused before that.
+	// RequestEnded comes once for each RequestStarted.
 	RequestEnded(q *Request)
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -55,192 +56,6 @@ func expectLine(t *testing.T, r *bufio.Reader, want string) {
 	l, err := r.ReadString('\n')
 	if err != nil || !strings.Contains(l, want) {
 		t.Fatalf("got %q, %v; want %q", l, err, want)
-	}
-}
-
-// TestAgentCancels is O21, O22: the call is cancelled at once, the agent gets no
-// response, and a late answer goes to the record only.
-func TestAgentCancels(t *testing.T) {
-	for _, id := range []string{"101", `"101"`} {
-		t.Run(id, func(t *testing.T) {
-			r := newRig(t)
-			g := newGate()
-			r.tools["work"] = func(ctx context.Context, x *call.Exec) call.Answer {
-				g.run(ctx, x)
-				return reply(x, okResult) // answers all the same
-			}
-			c := r.serve()
-			c.open("/mcp", mcp.V20251125)
-			_, body := c.stream(t.Context(), "POST", "/mcp", legacyCall(id, "up__work", "1"))
-			expectLine(t, body, ": open")
-			<-g.running
-			other := map[string]string{"101": `"101"`, `"101"`: "101"}[id]
-			for _, cancelled := range []string{other, id} { // the other JSON type names another request
-				if status, _ := c.post("/mcp", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+cancelled+`,"reason":"user\nsaid so"}}`); status != 202 {
-					t.Errorf("cancel: %d", status)
-				}
-				if cancelled == other && r.eng.InFlight() != 1 {
-					t.Error("another request's id cancelled the call")
-				}
-			}
-			rest, err := io.ReadAll(body)
-			if err != nil || strings.Contains(string(rest), "data:") {
-				t.Errorf("after the cancel: %q, %v", rest, err)
-			}
-			until(t, "end recorded", func() bool { return r.log.record(t, "up__work").End.Outcome != call.Running })
-			rec := r.log.record(t, "up__work")
-			if e := rec.End; e.Outcome != call.Cancelled || e.By != "agent" || e.Text != "The agent cancelled the call: user said so" {
-				t.Errorf("end %+v", e)
-			}
-			if hows := r.log.hows(); len(hows) != 0 {
-				t.Errorf("deliveries %v: nothing was delivered", hows)
-			}
-			var kinds []call.Kind
-			for _, e := range r.log.events[rec.ID] {
-				kinds = append(kinds, e.Kind)
-			}
-			if !slices.Contains(kinds, call.KindLateResult) {
-				t.Errorf("events %v: no late result", kinds)
-			}
-		})
-	}
-}
-
-// TestCancelOfJSONReply: a client without streams gets an empty answer.
-func TestCancelOfJSONReply(t *testing.T) {
-	r := newRig(t)
-	g := newGate()
-	r.tools["work"] = g.run
-	c := r.serve()
-	c.open("/mcp", mcp.V20250618)
-	done := make(chan string, 1)
-	go func() {
-		status, body := c.post("/mcp", legacyCall("1", "up__work", ""), "Accept", "application/json")
-		done <- fmt.Sprint(status, body)
-	}()
-	<-g.running
-	c.post("/mcp", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	if got := <-done; got != "204" {
-		t.Errorf("got %s", got)
-	}
-}
-
-// TestCancelBeforeStart: a cancel that overtakes its call still counts.
-func TestCancelBeforeStart(t *testing.T) {
-	s, _ := newSessions(func(string, call.ID) bool { return true }, nil).open("ann", "", mcp.V20251125, "")
-	entry := s.begin("7", nil)
-	if _, ok := s.cancel("7", call.End{By: "agent"}); ok {
-		t.Error("there is no call yet")
-	}
-	if end := s.started(entry, "c_1"); end == nil || end.By != "agent" {
-		t.Errorf("the cancel was lost: %v", end)
-	}
-}
-
-// TestLegacyDisconnect is O20, P14: the call goes on, and the record has both.
-func TestLegacyDisconnect(t *testing.T) {
-	for _, accept := range []string{"text/event-stream", "application/json"} {
-		t.Run(accept, func(t *testing.T) {
-			r := newRig(t)
-			g := newGate()
-			r.tools["work"] = g.run
-			r.decide = func(string, string, string, bool) Decision { return Decision{CancelOnDisconnect: true} }
-			c := r.serve()
-			c.open("/mcp/up", mcp.V20251125)
-			ctx, hangUp := context.WithCancel(t.Context())
-			gone := make(chan struct{})
-			go func() {
-				defer close(gone)
-				resp, err := c.http.Do(c.request(ctx, "POST", "/mcp/up", legacyCall("1", "work", "1"), "Accept", accept))
-				if err == nil {
-					_, _ = io.Copy(io.Discard, resp.Body)
-					_ = resp.Body.Close()
-				}
-			}()
-			<-g.running
-			hangUp()
-			<-gone
-			<-r.log.delivered
-			if r.eng.InFlight() != 1 {
-				t.Fatal("the call ended with its reader")
-			}
-			// It can still be cancelled, or end by itself: here it ends.
-			close(g.end)
-			until(t, "end", func() bool { return r.eng.InFlight() == 0 })
-			if e := r.log.record(t, "work").End; e.Outcome != call.Completed {
-				t.Errorf("end %+v", e)
-			}
-			if hows := r.log.hows(); !slices.Equal(hows, []call.How{call.AbortedDownstream}) {
-				t.Errorf("deliveries %v", hows)
-			}
-			if status, body := c.post("/mcp/up", legacyCall("2", "work", "")); status != 200 || len(data(body)) != 1 {
-				t.Errorf("next call: %d %s", status, body)
-			}
-		})
-	}
-}
-
-// TestCancelAfterDisconnect: a call whose stream is lost is cancelled by its id.
-func TestCancelAfterDisconnect(t *testing.T) {
-	r := newRig(t)
-	g := newGate()
-	r.tools["work"] = g.run
-	c := r.serve()
-	c.open("/mcp/up", mcp.V20251125)
-	ctx, hangUp := context.WithCancel(t.Context())
-	_, body := c.stream(ctx, "POST", "/mcp/up", legacyCall("1", "work", "1"))
-	expectLine(t, body, ": open")
-	<-g.running
-	hangUp()
-	<-r.log.delivered
-	c.post("/mcp/up", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	until(t, "cancel", func() bool { return r.log.record(t, "work").End.Outcome == call.Cancelled })
-}
-
-// TestModernDisconnect is R-63 and A1: stream or JSON, a lost connection is a
-// cancel of the request, and is recorded as what was seen (A6).
-func TestModernDisconnect(t *testing.T) {
-	for _, accept := range []string{"text/event-stream", "application/json"} {
-		for _, cancels := range []bool{true, false} {
-			t.Run(fmt.Sprint(accept, cancels), func(t *testing.T) {
-				r := newRig(t)
-				g := newGate()
-				r.tools["work"] = g.run
-				r.decide = func(string, string, string, bool) Decision { return Decision{CancelOnDisconnect: cancels} }
-				c := r.serve()
-				ctx, hangUp := context.WithCancel(t.Context())
-				gone := make(chan struct{})
-				go func() {
-					defer close(gone)
-					resp, err := c.http.Do(c.request(ctx, "POST", "/mcp/up", modernCall("1", "work", ""), append(modern("tools/call", "work"), "Accept", accept)...))
-					if err == nil {
-						_, _ = io.Copy(io.Discard, resp.Body)
-						_ = resp.Body.Close()
-					}
-				}()
-				<-g.running
-				hangUp()
-				<-gone
-				<-r.log.delivered
-				if !cancels {
-					if r.eng.InFlight() != 1 {
-						t.Error("on_disconnect says to go on")
-					}
-					close(g.end)
-				}
-				until(t, "end", func() bool { return r.eng.InFlight() == 0 })
-				want := call.Completed
-				if cancels {
-					want = call.Cancelled
-				}
-				if e := r.log.record(t, "work").End; e.Outcome != want {
-					t.Errorf("end %+v", e)
-				}
-				if hows := r.log.hows(); !slices.Equal(hows, []call.How{call.AbortedDownstream}) {
-					t.Errorf("deliveries %v", hows)
-				}
-			})
-		}
 	}
 }
 
@@ -489,7 +304,27 @@ func TestNotStarted(t *testing.T) {
 	}
 }
 
-// TestSlowBody: a body that stops in the middle is given up.
+// TestSlowSocket is P19: a client that does not read a large result trips its own
+// deadline, while others are served, and nothing but its stream ends.
+func TestSlowSocket(t *testing.T) {
+	r := newRig(t)
+	r.settings.WriteTimeout = 300 * time.Millisecond
+	big := `{"jsonrpc":"2.0","id":0,"result":{"text":"` + strings.Repeat("x", 16<<20) + `"}}`
+	r.tools["big"] = func(_ context.Context, x *call.Exec) call.Answer { return reply(x, big) }
+	r.tools["work"] = func(_ context.Context, x *call.Exec) call.Answer { return reply(x, okResult) }
+	c := r.serve()
+	c.open("/mcp/up", mcp.V20251125)
+	_, _ = c.stream(t.Context(), "POST", "/mcp/up", legacyCall("1", "big", ""))
+	if _, body := c.post("/mcp/up", legacyCall("2", "work", "")); len(data(body)) != 1 {
+		t.Errorf("another call: %s", body)
+	}
+	until(t, "the slow one is given up", func() bool { return slices.Contains(r.log.hows(), call.Slow) })
+	if e := r.log.record(t, "big").End; e.Outcome != call.Completed {
+		t.Errorf("end %+v", e)
+	}
+}
+
+// TestShortBody: a body that stops in the middle is given up.
 func TestShortBody(t *testing.T) {
 	r := newRig(t)
 	req := httptest.NewRequest("POST", "/mcp", io.MultiReader(bytes.NewReader([]byte(`{"a"`))))
@@ -574,6 +409,54 @@ func TestAccepts(t *testing.T) {
 	} {
 		if sse, json := accepts([]string{v}); sse != want[0] || json != want[1] {
 			t.Errorf("%q: sse %v, json %v", v, sse, json)
+		}
+	}
+}
+
+// TestHostsAndOrigins: what a loopback connection takes for granted, another
+// does not (SPEC §1.6).
+func TestHostsAndOrigins(t *testing.T) {
+	lo, out := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, &net.TCPAddr{IP: net.IPv4(10, 1, 2, 3)}
+	tests := []struct {
+		local        net.Addr
+		hosts        []string
+		origins      []string
+		host, origin string
+		want         bool
+	}{
+		{lo, nil, nil, "127.0.0.1:8722", "", true},
+		{lo, nil, nil, "[::1]:8722", "http://[::1]:5173", true},
+		{lo, nil, nil, "[::1]", "", true},
+		{lo, nil, nil, "localhost", "https://localhost", true},
+		{lo, nil, nil, "localhost.evil.example", "", false},
+		{lo, nil, nil, "10.1.2.3:8722", "", false},
+		{lo, nil, nil, "", "", true},
+		{lo, nil, nil, "localhost", "http://localhost.evil.example", false},
+		{lo, nil, nil, "localhost", "file://localhost", false},
+		{lo, nil, nil, "localhost", "null", false},
+		{lo, []string{"mcp.example"}, nil, "MCP.example:443", "", true},
+		{lo, []string{"mcp.example:443"}, nil, "mcp.example:80", "", false},
+		{out, nil, nil, "anything.example", "", true},
+		{out, nil, nil, "anything.example", "http://localhost", false},
+		{out, nil, []string{"https://app.example/"}, "anything.example", "https://app.example", true},
+		{out, nil, []string{"https://app.example"}, "anything.example", "http://app.example", false},
+		{out, nil, []string{"*"}, "anything.example", "http://app.example", true},
+		{out, nil, []string{"*"}, "anything.example", "null", false},
+		{out, []string{"mcp.example"}, nil, "mcp.example", "", true},
+		{out, []string{"mcp.example"}, nil, "localhost", "", false},
+		{out, []string{"*"}, nil, "x", "", true},
+	}
+	for _, tt := range tests {
+		req := httptest.NewRequest("POST", "/mcp", nil)
+		req = req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey, tt.local))
+		req.Host = tt.host
+		if tt.origin != "" {
+			req.Header.Set("Origin", tt.origin)
+		}
+		x := &exchange{r: req, set: &Settings{AllowedHosts: tt.hosts, AllowedOrigins: tt.origins}}
+		_, _, origin := x.originAllowed()
+		if got := x.hostAllowed() && origin; got != tt.want {
+			t.Errorf("%+v: %v", tt, got)
 		}
 	}
 }

@@ -40,14 +40,18 @@ type paramIndex struct {
 // as the tool's schema says (SPEC §1.3); it returns what is wrong. Headers that
 // the schema does not know are ignored.
 func (x *exchange) paramHeaders(m *mcp.Message, t target) string {
-	ctx, cancel := context.WithTimeout(x.r.Context(), paramWait)
-	defer cancel()
+	ix, _ := x.h.params.Load(t.server)
+	index, _ := ix.(*paramIndex)
+	ctx := x.r.Context()
+	if index == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, paramWait)
+		defer cancel()
+	}
 	tools, _, _ := x.h.opt.Catalog.Tools(ctx, x.q.Principal, "", t.server)
 	if len(tools) == 0 {
 		return ""
 	}
-	ix, _ := x.h.params.Load(t.server)
-	index, _ := ix.(*paramIndex)
 	if index == nil || index.first != &tools[0] || index.n != len(tools) {
 		index = newParamIndex(tools)
 		x.h.params.Store(t.server, index)

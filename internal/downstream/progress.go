@@ -20,6 +20,7 @@ type line struct {
 	measured bool    // the tool server has sent a value
 	total    float64
 	hasTotal bool
+	num      [32]byte // where a raised value is written
 }
 
 // appendProgress appends the notifications/progress in body, a message of the
@@ -52,7 +53,6 @@ func (l *line) appendProgress(dst, body []byte, hole int, token []byte) (out []b
 
 	var array [3]cut
 	cuts := append(array[:0], cut{hole, hole + 1, token})
-	var num [32]byte
 	if (!l.any || p > l.v) && !math.IsInf(p, 0) {
 		l.any, l.v = true, p
 	} else {
@@ -66,7 +66,7 @@ func (l *line) appendProgress(dst, body []byte, hole int, token []byte) (out []b
 			l.hasTotal = false
 		}
 		l.any, l.v = true, v
-		cuts = append(cuts, cut{value.val, value.end, appendNumber(num[:0], v)})
+		cuts = append(cuts, cut{value.val, value.end, appendNumber(l.num[:0], v)})
 	}
 	return splice(dst, body, cuts), true
 }

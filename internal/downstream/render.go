@@ -1,8 +1,6 @@
 package downstream
 
 import (
-	"bytes"
-
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
 )
@@ -17,30 +15,27 @@ var (
 // agent of the era may see it (SPEC §7.6): nothing, in most cases. The rest of
 // the message stays byte for byte.
 func convert(body []byte, modern bool, cuts []cut) []cut {
-	has := bytes.Contains(body, []byte(`"resultType"`))
-	if !modern {
-		if has {
-			if result := find(body, 0, "result"); result.ok() {
-				if f := find(body, result.val, "resultType"); f.ok() {
-					from, to := without(body, f)
-					cuts = append(cuts, cut{from: from, to: to})
-				}
+	if result := find(body, 0, "result"); result.ok() {
+		if body[result.val] != '{' {
+			return cuts
+		}
+		f := find(body, result.val, "resultType")
+		switch {
+		case !modern && f.ok():
+			from, to := without(body, f)
+			cuts = append(cuts, cut{from: from, to: to})
+		case modern && !f.ok():
+			at, with := result.val+1, completeC
+			if i := space(body, at); i < len(body) && body[i] == '}' {
+				with = complete
 			}
+			cuts = append(cuts, cut{at, at, with})
 		}
 		return cuts
 	}
-	if result := find(body, 0, "result"); result.ok() {
-		if body[result.val] != '{' || has && find(body, result.val, "resultType").ok() {
-			return cuts
-		}
-		at, with := result.val+1, completeC
-		if i := space(body, at); i < len(body) && body[i] == '}' {
-			with = complete
-		}
-		return append(cuts, cut{at, at, with})
-	}
-	if bytes.Contains(body, []byte("-32002")) { // resource not found, up to 2025-11-25
+	if modern {
 		if e := find(body, 0, "error"); e.ok() {
+			// Resource not found, up to 2025-11-25.
 			if c := find(body, e.val, "code"); c.ok() && string(body[c.val:c.end]) == "-32002" {
 				cuts = append(cuts, cut{c.val, c.end, invalid})
 			}

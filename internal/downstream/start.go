@@ -15,7 +15,7 @@ func badCall(m *mcp.Message) string {
 	if a := m.Arguments.Of(m.Raw); a != nil && !isObject(a) && string(a) != "null" {
 		return "params.arguments must be an object."
 	}
-	if m.MetaToken.Ok() && !isProgressToken(m.MetaToken.Of(m.Raw)) {
+	if t := m.MetaToken.Of(m.Raw); t != nil && !isProgressToken(t) && string(t) != "null" {
 		return "params._meta.progressToken must be a string or a number."
 	}
 	if m.MetaLogLevel.Ok() {
@@ -61,8 +61,8 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		x: x, ctx: x.r.Context(), modern: x.modern, policy: d, wantLogs: true,
 		id: append([]byte(nil), id...),
 	}
-	if m.MetaToken.Ok() {
-		a.token = append([]byte(nil), m.MetaToken.Of(m.Raw)...)
+	if t := m.MetaToken.Of(m.Raw); t != nil && isProgressToken(t) {
+		a.token = append([]byte(nil), t...)
 	}
 	if x.modern {
 		var l string
