@@ -209,7 +209,20 @@ func (c *httpConn) probe(ctx context.Context) (string, error) {
 		}
 		return "legacy", nil // a modern server must implement it, so this is none
 	}
-	return "modern", nil
+	return eraOf(m.Result.Of(m.Raw)), nil
+}
+
+// eraOf reads a discover result. A server that answers it may still list
+// nothing but the revisions with sessions (Go SDK with sessions).
+func eraOf(result []byte) string {
+	var d struct {
+		Versions []string `json:"supportedVersions"`
+	}
+	if json.Unmarshal(result, &d) == nil && len(d.Versions) > 0 &&
+		!slices.ContainsFunc(d.Versions, func(v string) bool { return slices.Contains(mcp.ModernVersions, v) }) {
+		return "legacy"
+	}
+	return "modern"
 }
 
 // supported reads data.supported of an error.

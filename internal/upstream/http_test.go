@@ -165,6 +165,9 @@ func TestProbe(t *testing.T) { // X-13
 		"rpc -32000": func(c *wire.Conn, r *wire.Request) {
 			c.JSON(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Server not initialized"}}`)
 		},
+		"lists legacy only": func(c *wire.Conn, r *wire.Request) {
+			c.JSON(200, `{"jsonrpc":"2.0","id":`+string(r.ID)+`,"result":{"resultType":"complete","supportedVersions":["2025-11-25"],"capabilities":{}}}`)
+		},
 		"old version": func(c *wire.Conn, r *wire.Request) {
 			c.JSON(400, `{"jsonrpc":"2.0","id":`+string(r.ID)+`,"error":{"code":-32022,"message":"no","data":{"supported":["2025-11-25"],"requested":"2026-07-28"}}}`)
 		},

@@ -67,10 +67,12 @@ func (x *exchange) events(body io.Reader) (a call.Answer, done, news bool, err e
 		if ev.Retry > 0 {
 			x.retry = ev.Retry
 		}
-		if len(ev.Data) == 0 {
-			continue // priming (O14)
-		}
+		// Also a priming event: a server that closes on purpose after it is not
+		// failing, and says itself when to come back (O14).
 		news = true
+		if len(ev.Data) == 0 {
+			continue
+		}
 		m, perr := mcp.Parse(ev.Data)
 		if perr != nil {
 			x.exec.Note("The tool server sent an event that is no JSON-RPC message; it was skipped: %v", perr)
