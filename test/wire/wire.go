@@ -60,7 +60,6 @@ func (m Msg) Response() bool { return m.Method == "" && (m.Result != nil || m.Er
 func At(text string, path string) Raw {
 	raw := Raw(text)
 	for key := range strings.SplitSeq(path, ".") {
-		key = strings.ReplaceAll(key, "/", ".")
 		if i, err := strconv.Atoi(key); err == nil && bytes.HasPrefix(bytes.TrimSpace(raw), []byte("[")) {
 			var a []Raw
 			if json.Unmarshal(raw, &a) != nil || i >= len(a) {
@@ -70,10 +69,18 @@ func At(text string, path string) Raw {
 			continue
 		}
 		var o map[string]Raw
-		if json.Unmarshal(raw, &o) != nil || o[key] == nil {
+		if json.Unmarshal(raw, &o) != nil {
 			return nil
 		}
-		raw = o[key]
+		raw = nil
+		for name, v := range o {
+			if name == key || strings.ReplaceAll(name, ".", "/") == key {
+				raw = v
+			}
+		}
+		if raw == nil {
+			return nil
+		}
 	}
 	return raw
 }
