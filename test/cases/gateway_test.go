@@ -3,6 +3,7 @@ package cases_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -26,6 +27,15 @@ var scripts = map[string]wire.Script{}
 
 func TestMain(m *testing.M) {
 	wire.Main(scripts)
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		// Cases wait far more than they work.
+		if err := flag.Set("test.parallel", "40"); err != nil {
+			panic(err)
+		}
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -36,6 +46,9 @@ type gateway struct {
 	dir  string
 	log  *lines
 	stop func() // stops it and waits; safe to call twice
+
+	read    *sqlite.Reader // see journal
+	reading sync.Mutex
 }
 
 // lines is the log, for looking at after the fact.
@@ -123,12 +136,17 @@ func (g *gateway) client(version, server string) *wire.Client {
 // journal opens the record as the command line does.
 func (g *gateway) journal() *sqlite.Reader {
 	g.t.Helper()
-	j, err := sqlite.OpenReadOnly(app.JournalPath(filepath.Join(g.dir, "state")))
-	if err != nil {
-		g.t.Fatal(err)
+	g.reading.Lock()
+	defer g.reading.Unlock()
+	if g.read == nil {
+		j, err := sqlite.OpenReadOnly(app.JournalPath(filepath.Join(g.dir, "state")))
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		g.t.Cleanup(func() { j.Close() })
+		g.read = j
 	}
-	g.t.Cleanup(func() { j.Close() })
-	return j
+	return g.read
 }
 
 // audited waits until the newest call's record is as want says, and returns it.
