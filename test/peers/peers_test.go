@@ -40,7 +40,7 @@ func TestPeersDirect(t *testing.T) {
 						tool, args, want := s.Slow(slow, steps)
 						r := c.Call(t, peers.Request{URL: url, Era: era, Tool: tool, Args: args})
 						// Sent at once, or on two streams, the last event and the result have no order.
-						check(t, r, r.Check(want, steps, !s.Ours || s.PathB), r.Live(), era)
+						check(t, r, r.Check(want, steps, !s.Ours || s.PathB), r.Live(slow/3), era)
 					})
 				}
 			})
@@ -147,7 +147,7 @@ func TestPeersThroughLongcall(t *testing.T) {
 						r := c.Call(t, peers.Request{URL: gw.URL(u.name), Era: era, Tool: tool, Args: args})
 						// What longcall relays comes in order, all before the result; a
 						// server that sends the last event with the result cannot be helped.
-						check(t, r, r.Check(want, steps, c.LastLost && !u.Ours), r.Live(), era)
+						check(t, r, r.Check(want, steps, c.LastLost && !u.Ours), r.Live(slow/3), era)
 						for _, p := range r.Progress() {
 							if p.Token != nil && p.Token != "go-token" {
 								t.Errorf("the client's token came back as %v", p.Token)
