@@ -183,26 +183,27 @@ func (s *standalone) handle(data []byte) {
 	}
 }
 
-// unattributed keeps a message that names no call: in the record of the calls
-// that ran at the time, shown to no agent (P5).
+// unattributed keeps a message that names no call.
 func (c *httpConn) unattributed(m *mcp.Message) {
-	if m.Method != mcp.MethodMessage || c.s.Share == "server" {
+	if m.Method != mcp.MethodMessage {
 		return
 	}
-	left := 16
+	var running []bystander
 	c.pending.Range(func(_, x any) bool {
-		x.(*exchange).note("unattributed message of the tool server: ", m.Raw)
-		left--
-		return left > 0
+		running = append(running, x.(*exchange))
+		return true
 	})
+	keepUnattributed(m, running)
 }
 
+func (x *exchange) spec() *call.Spec { return x.exec.Spec }
+
 // note adds a line to the call's record unless it has ended.
-func (x *exchange) note(what string, raw []byte) {
+func (x *exchange) note(format string, args ...any) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.over {
-		x.exec.Note("%s%s", what, raw[:min(len(raw), 4<<10)])
+		x.exec.Note(format, args...)
 	}
 }
 

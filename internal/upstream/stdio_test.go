@@ -263,8 +263,12 @@ func TestStdioAttributesLogs_P5(t *testing.T) {
 		t.Errorf("%d unattributed messages counted, want 1", n)
 	}
 	r.do(`{"do":"release","key":"k"}`)
-	if got := r.follow(other).of(call.KindMessage); len(got) != 0 {
+	s := r.follow(other)
+	if got := s.of(call.KindMessage); len(got) != 0 {
 		t.Errorf("the other call got %q", got)
+	}
+	if got := s.of(call.KindNote); len(got) != 1 || !strings.Contains(got[0], "unattributed") || !strings.Contains(got[0], "whose") {
+		t.Errorf("the record has the notes %q", got)
 	}
 
 	shared := childServer("legacy")

@@ -88,6 +88,7 @@ func (w *wire) end(cause, tail string) {
 // waiter is one request that waits for its response.
 type waiter struct {
 	id, token string        // ours; no token if it is no call
+	of        *call.Spec    // of the call; nil if it is none
 	wake      chan struct{} // answer or stop was set; holds one
 	last      atomic.Int64  // when something came for it, since epoch; 0 if never
 
@@ -116,7 +117,7 @@ func (w *wire) expect(x *call.Exec) *waiter {
 	p := &waiter{id: w.nameLocked(), wake: make(chan struct{}, 1), x: x}
 	w.waiting[p.id] = p
 	if x != nil {
-		p.token = w.nameLocked()
+		p.token, p.of = w.nameLocked(), x.Spec
 		w.tokens[p.token] = p
 	}
 	return p
@@ -198,6 +199,19 @@ func (p *waiter) note(format string, args ...any) {
 	if p.x != nil && p.answer == nil {
 		p.x.Note(format, args...)
 	}
+}
+
+func (p *waiter) spec() *call.Spec { return p.of }
+
+// bystanders are the calls that run now.
+func (w *wire) bystanders() []bystander {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make([]bystander, 0, len(w.tokens))
+	for _, p := range w.tokens {
+		all = append(all, p)
+	}
+	return all
 }
 
 // only is the running call, if there is exactly one.
@@ -307,6 +321,7 @@ func (w *wire) notification(m *mcp.Message) {
 		p := w.only()
 		if p == nil || !w.single {
 			w.loose.Add(1)
+			keepUnattributed(m, w.bystanders())
 			return
 		}
 		w.emit(p, call.KindMessage, mcp.OneLine(bytes.Clone(m.Raw)), -1)
