@@ -197,8 +197,10 @@ func TestO13DataLines(t *testing.T) {
 		"three lines, no blank": func(m string) string {
 			return strings.ReplaceAll(strings.ReplaceAll(pretty(m), "data:   ", "data:"), "data: ", "data:")
 		},
-		"event in between": func(m string) string { return strings.Replace(pretty(m), "\ndata:   ", "\nevent: message\ndata:   ", 1) },
-		"empty lines":      func(m string) string { return "data\ndata:\n" + strings.TrimSuffix(pretty(m), "\n") + "data: \n\n" },
+		"event in between": func(m string) string {
+			return strings.Replace(pretty(m), "\ndata:   ", "\nevent: message\ndata:   ", 1)
+		},
+		"empty lines": func(m string) string { return "data\ndata:\n" + strings.TrimSuffix(pretty(m), "\n") + "data: \n\n" },
 	}
 	for _, agent := range []string{wire.Legacy, wire.Modern} {
 		for _, server := range []string{wire.Legacy, wire.Modern} {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/journal/sqlite"
 	"github.com/longcall/longcall/test/wire"
 )
 
@@ -373,6 +374,9 @@ func (s *scene) unknown(x *wire.Exchange) wire.TimedMsg {
 	}
 	return m
 }
+
+// newest asks for the newest call.
+var newest = sqlite.Filter{Limit: 1}
 
 // kinds are a call's stored events of a kind.
 func (g *gateway) kinds(id call.ID, k call.Kind) (out []call.Event) {
