@@ -291,14 +291,16 @@ func (e *Engine) finishLate(r Record, ev Event) {
 		e.mu.Unlock()
 	}()
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
+		last := false
 		select {
 		case <-e.stopped.Done():
+			last = true
 		case <-time.After(pause):
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		err := e.log.Finish(ctx, &r, ev)
 		cancel()
-		if err == nil || errors.Is(err, ErrNotRunning) || e.stopped.Err() != nil {
+		if err == nil || errors.Is(err, ErrNotRunning) || last {
 			return
 		}
 	}
