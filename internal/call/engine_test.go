@@ -62,6 +62,37 @@ func TestOneCall(t *testing.T) {
 	})
 }
 
+// I2: nothing follows the terminal event, not even what a runner lets slip
+// while its end is being stored.
+func TestNothingAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := newFakeLog()
+		log.onFinish = func(context.Context) error { time.Sleep(time.Second); return nil }
+		slipped := make(chan struct{})
+		e := NewEngine(log, runFunc(func(_ context.Context, x *Exec) Answer {
+			_ = x.Dispatched()
+			go func() {
+				defer close(slipped)
+				time.Sleep(time.Second / 2)
+				_ = x.Emit(progress(1))
+				x.Note("too late")
+				time.Sleep(time.Second)
+				_ = x.Emit(progress(2))
+			}()
+			return completed("done")
+		}), Options{})
+		c := start(t, e, Spec{})
+		evs := all(t, c)
+		<-slipped
+		e.Stop(t.Context())
+		r, stored := log.kept(c.ID())
+		checkEvents(t, stored)
+		if len(evs) != 3 || len(stored) != 3 || r.Seq != 3 || c.Record().Seq != 3 {
+			t.Errorf("shown %v, stored %v, seq %d", kinds(evs), kinds(stored), c.Record().Seq)
+		}
+	})
+}
+
 func TestTotalLimit(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -219,8 +219,14 @@ func held(evs []Event) (n int) {
 
 // I5: a position that is not kept is an error, never a guess.
 func TestFollowGap(t *testing.T) {
+	t.Run("the log says so", func(t *testing.T) { testFollowGap(t, false) })
+	t.Run("the log does not", func(t *testing.T) { testFollowGap(t, true) })
+}
+
+func testFollowGap(t *testing.T, careless bool) {
 	synctest.Test(t, func(t *testing.T) {
 		log := newFakeLog()
+		log.careless = careless
 		run := make(script)
 		e := NewEngine(log, run, Options{Tail: 300})
 		c := start(t, e, Spec{})
@@ -368,6 +374,30 @@ func TestDetachChangesNothing(t *testing.T) {
 		if r, _ := log.kept(c.ID()); len(log.deliveries) != 1 || r.End.Outcome != Completed {
 			t.Error("a delivery changed the call")
 		}
+		e.Stop(t.Context())
+	})
+}
+
+// I7: a reader that leaves takes no wake-up from those who stay.
+func TestDetachLeavesOthersAwake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		run := make(script)
+		e := NewEngine(newFakeLog(), run, Options{})
+		c := start(t, e, Spec{})
+		synctest.Wait()
+		_, leave1 := pull(t, c, 2)
+		next, stop := pull(t, c, 2)
+		_, leave2 := pull(t, c, 2)
+		synctest.Wait()
+		leave1()
+		leave2()
+		began := time.Now()
+		run.emit(1)
+		if ev := next(); ev.Seq != 3 || since(began) != 0 {
+			t.Errorf("seq %d after %s", ev.Seq, since(began))
+		}
+		stop()
+		close(run)
 		e.Stop(t.Context())
 	})
 }
