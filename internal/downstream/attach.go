@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"strconv"
@@ -30,6 +31,7 @@ type attachment struct {
 	after    uint64
 	line     line
 	quiet    bool      // a cancel was asked for: no more progress of ours
+	unwanted bool      // by the agent itself: it has forgotten the call and its token (O22)
 	lastData time.Time // when a message was written last
 	buf      *[]byte   // from buffers, while there is something in it
 	d        call.Delivery
@@ -206,6 +208,7 @@ func (a *attachment) show(ev *call.Event) bool {
 		return false
 	case call.KindCancelRequested:
 		a.quiet = true
+		a.unwanted = !a.modern && bytes.HasPrefix(ev.Body, askedByAgent)
 	}
 	switch {
 	case a.buf == nil:
@@ -266,8 +269,12 @@ func (a *attachment) comment(now time.Time, silence time.Duration) {
 	}
 }
 
+// askedByAgent is how the body of a KindCancelRequested begins that came from
+// the agent.
+var askedByAgent = []byte("agent:")
+
 func (a *attachment) progress(ev *call.Event) {
-	if a.token == nil {
+	if a.token == nil || a.unwanted {
 		a.d.Dropped++ // nobody asked for it (O6)
 		return
 	}
@@ -279,7 +286,7 @@ func (a *attachment) progress(ev *call.Event) {
 
 func (a *attachment) message(ev *call.Event) {
 	rank, ok := logRank(ev.Body)
-	if !ok || !a.wantLogs || rank < a.logs {
+	if !ok || !a.wantLogs || rank < a.logs || a.unwanted {
 		return
 	}
 	b := a.take()
