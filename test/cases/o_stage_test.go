@@ -375,8 +375,8 @@ func (s *scene) unknown(x *wire.Exchange) wire.TimedMsg {
 	return m
 }
 
-// newest asks for the newest call.
-var newest = sqlite.Filter{Limit: 1}
+// newest asks for the newest call, all for every one.
+var newest, all = sqlite.Filter{Limit: 1}, sqlite.Filter{}
 
 // kinds are a call's stored events of a kind.
 func (g *gateway) kinds(id call.ID, k call.Kind) (out []call.Event) {
