@@ -94,11 +94,13 @@ func cut(s string, n int) string {
 	return string(r[:n-1]) + "…"
 }
 
-// duration is for people: 0.3s, 12.4s, 3m05s, 2h14m.
+// duration is for people: 12ms, 0.3s, 12.4s, 3m05s, 2h14m.
 func duration(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "-" + duration(-d)
+	case d > 0 && d < time.Millisecond:
+		return "<1ms"
 	case d < 100*time.Millisecond:
 		return strconv.FormatInt(d.Milliseconds(), 10) + "ms"
 	case d < time.Minute:

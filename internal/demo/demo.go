@@ -138,7 +138,7 @@ func (d *Demo) heard(name, what string) {
 	case finished:
 		d.screen.add(column, plainMark, "tool: finished")
 	case gone:
-		d.screen.add(column, plainMark, "tool: still working, "+what)
+		d.screen.add(column, plainMark, "tool: works on, "+what)
 	}
 }
 
@@ -236,7 +236,7 @@ func (d *Demo) call(ctx context.Context, name string, c *client.Client) {
 				beat()
 				return
 			}
-			d.screen.add(column, plainMark, fmt.Sprintf("agent: progress %.0f%%, %s", 100*p.Value/max(p.Total, 1), p.Text))
+			d.screen.add(column, plainMark, fmt.Sprintf("agent: %.0f%%, %s", 100*p.Value/max(p.Total, 1), p.Text))
 		},
 	})
 	d.mu.Lock()

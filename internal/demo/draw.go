@@ -29,7 +29,7 @@ var colors = [...]string{plainMark: "", goodMark: "32", badMark: "31"}
 
 const (
 	frame    = 100 * time.Millisecond
-	minWidth = 72 // columns below which two do not fit side by side
+	minWidth = 76 // columns below which two do not fit side by side
 	maxWidth = 120
 )
 
@@ -158,11 +158,13 @@ func (s *screen) draw(proxies []*proxy) {
 // status is the line below a column whose call is not over.
 func (s *screen) status(column int, p *proxy) string {
 	quiet := min(p.quiet(), p.cut)
-	const width = 10
+	const width = 8
 	full := int(quiet * width / p.cut)
-	text := fmt.Sprintf("%5.1fs  silent [%s%s] %.1f/%s", time.Since(s.start).Seconds(), strings.Repeat("#", full), strings.Repeat(".", width-full), quiet.Seconds(), short(p.cut))
+	text := fmt.Sprintf("%5.1fs  [%s%s] %.1f/%s", time.Since(s.start).Seconds(), strings.Repeat("#", full), strings.Repeat(".", width-full), quiet.Seconds(), short(p.cut))
 	if n := s.beats[column]; n > 0 {
 		text += fmt.Sprintf(", %d beats", n)
+	} else {
+		text += " silent"
 	}
 	return clip(text, s.column)
 }
@@ -222,7 +224,7 @@ func wrap(text string, n int) []string {
 	for utf8.RuneCountInString(text) > n {
 		r := []rune(text)
 		at := n
-		for i := n; i > n/2; i-- {
+		for i := n; i >= n/2; i-- {
 			if r[i] == ' ' {
 				at = i
 				break
