@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -345,6 +346,34 @@ func TestShutdownWithDeadCollector(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "spans were not delivered") {
 		t.Errorf("the log says %q", log.String())
+	}
+}
+
+// Shutdown leaves no idle connection to the collector open.
+func TestShutdownClosesConnections(t *testing.T) {
+	closed := make(chan struct{}, 10)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateClosed {
+			closed <- struct{}{}
+		}
+	}
+	srv.Start()
+	defer srv.Close()
+	tr, err := NewTracing(TraceOptions{Endpoint: srv.URL, Sample: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.StartCall(t.Context(), "x", "", "").End(call.End{Outcome: call.Completed})
+	if err := tr.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Error("the connection stays open")
 	}
 }
 
