@@ -80,6 +80,14 @@ func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) ite
 	}
 }
 
+// More says whether events after seq can be followed right now.
+func (c *Call) More(seq uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(c.tail)
+	return n > 0 && c.tail[n-1].Seq > seq
+}
+
 // since returns some events after seq: from memory, or a page from the log.
 func (c *Call) since(ctx context.Context, after uint64, buf []Event) (events []Event, ended bool, err error) {
 	c.mu.Lock()

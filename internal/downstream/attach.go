@@ -121,6 +121,9 @@ func (a *attachment) finish() {
 // whatever the tool server does (O1).
 func (a *attachment) stream() {
 	out := &a.x.out
+	if a.together() {
+		return
+	}
 	streamHead(out.w.Header())
 	out.head(http.StatusOK)
 	out.write(commentOpen)
@@ -128,11 +131,42 @@ func (a *attachment) stream() {
 		a.gone()
 		return
 	}
-	if o := a.x.h.opt.Observer; o != nil {
-		a.x.q.FirstByte = out.first
+	a.first()
+	a.follow(a.beat(), a.show)
+}
+
+// together waits for the moment of Settings.Together: an answer that is there by
+// then leaves with the headers, in one write instead of three. It returns true
+// if nothing is left to do.
+func (a *attachment) together() bool {
+	if a.x.set.Together <= 0 {
+		return false
+	}
+	done := false
+	a.follow(a.x.set.Together, func(ev *call.Event) bool {
+		switch ev.Kind {
+		case call.KindProgress, call.KindMessage, call.KindCancelRequested:
+			a.after-- // to be shown on the stream
+			return false
+		case call.KindBeat:
+			return false
+		case call.KindEnd:
+			a.end(ev)
+			a.first()
+			done = true
+			return false
+		}
+		return true
+	})
+	return done || a.d.How != ""
+}
+
+// first says that the first byte is out.
+func (a *attachment) first() {
+	if o := a.x.h.opt.Observer; o != nil && a.x.out.first > 0 {
+		a.x.q.FirstByte = a.x.out.first
 		o.FirstByte(&a.x.q)
 	}
-	a.follow(a.beat(), a.show)
 }
 
 var (
@@ -217,7 +251,7 @@ func (a *attachment) show(ev *call.Event) bool {
 		if ev.Kind != call.KindBeat {
 			a.comment(time.Now(), a.x.set.Comment/20)
 		}
-	case len(*a.buf) < flushAt && a.pending(ev.Seq):
+	case len(*a.buf) < flushAt && ev.Seq > 0 && a.call.More(ev.Seq):
 		return true // more is there: one write for all
 	}
 	if a.buf != nil && !a.flush() {
@@ -225,18 +259,6 @@ func (a *attachment) show(ev *call.Event) bool {
 		return false
 	}
 	return true
-}
-
-// pending says whether an event after seq is there already.
-func (a *attachment) pending(seq uint64) bool {
-	if seq == 0 {
-		return false
-	}
-	r := a.call.Record()
-	if r.End.Outcome != call.Running {
-		return r.Seq > seq+1 // the end itself has a number before it is shown
-	}
-	return r.Seq > seq
 }
 
 // beatAt shows life after a silence: as progress if the client asked for it and
@@ -354,23 +376,25 @@ func (a *attachment) delivered(end *call.End) {
 func (a *attachment) answer(body []byte, cuts []cut) {
 	out := &a.x.out
 	b := a.take()
-	started, sse := out.status != 0, a.d.Kind == "sse"
-	if sse {
-		if !started {
-			streamHead(out.w.Header())
-			out.head(http.StatusOK)
-		}
-		*b = append(*b, eventHead...)
-	} else {
+	sse := a.d.Kind == "sse"
+	if out.status == 0 { // the answer is the whole reply, so its size is known
 		h := out.w.Header()
-		h["Content-Type"] = valueJSON
-		h["Cache-Control"] = valueNoStore
 		size := len(body)
 		for _, c := range cuts {
 			size += len(c.with) - (c.to - c.from)
 		}
-		h.Set("Content-Length", strconv.Itoa(size))
+		if sse {
+			streamHead(h)
+			size += len(eventHead) + len(eventTail)
+		} else {
+			h["Content-Type"] = valueJSON
+			h["Cache-Control"] = valueNoStore
+		}
+		h["Content-Length"] = []string{strconv.Itoa(size)}
 		out.head(http.StatusOK)
+	}
+	if sse {
+		*b = append(*b, eventHead...)
 	}
 	head, rest := spliceHead(*b, body, cuts)
 	if len(rest) < bigBody {

@@ -58,6 +58,9 @@ type Settings struct {
 	Comment      time.Duration // of silence, before an SSE comment
 	Progress     time.Duration // without progress, before one of ours
 	WriteTimeout time.Duration // of a single write; 0 means 30 s
+	// Together is how long the first byte waits for an answer that may leave
+	// with it, in one write: a few milliseconds, or 0 for not at all.
+	Together time.Duration
 	// KeepArguments is what the journal may keep of raw arguments, and Digest
 	// the digest of their canonical form. Either may be nil.
 	KeepArguments func(raw []byte) []byte
