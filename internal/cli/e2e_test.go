@@ -330,6 +330,19 @@ func TestServeOnATerminal(t *testing.T) {
 	s.err.await(t, "config read again")
 }
 
+func TestServeWithoutAuth(t *testing.T) {
+	w, u := newWorld(t), newUpstream(t)
+	s := serve(t, w, u, "--no-auth")
+	wantContains(t, "banner", s.err.String(), "token    none is asked for (--no-auth)")
+	if strings.Contains(s.err.String(), "Authorization") {
+		t.Errorf("the banner has a token:\n%s", s.err)
+	}
+	w.expect(t, exitOK, "call", "add", "a=1", "b=2")
+	if v := w.expect(t, exitOK, "clients"); strings.Contains(v.out.String(), "Authorization") {
+		t.Errorf("clients has a token:\n%s", v.out)
+	}
+}
+
 // Where stderr may be kept, the token is not in it, at the first start neither.
 func TestServeKeepsTheTokenOutOfLogs(t *testing.T) {
 	for _, format := range []string{"text", "json"} {

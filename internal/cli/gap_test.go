@@ -27,7 +27,7 @@ func TestTimelineSaysWhatIsMissing(t *testing.T) {
 		}
 		for i := 2; i < n; i++ {
 			body := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":0,"progress":%d,"message":"a\u001b[2J\u202eb"}}`, i)
-			if err := j.Append(r.ID, r.Epoch, call.Event{Seq: uint64(i), Kind: call.KindProgress, Time: begin.Add(time.Duration(i) * time.Millisecond), Hole: 78, Body: body}); err != nil {
+			if err := j.Append(r.ID, r.Epoch, call.Event{Seq: uint64(i), Kind: call.KindProgress, Time: begin.Add(time.Duration(i) * time.Millisecond), Hole: 77, Body: body}); err != nil {
 				t.Fatal(err)
 			}
 		}
