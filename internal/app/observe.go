@@ -31,7 +31,7 @@ func (a *App) openTelemetry(c *config.Config) (err error) {
 func (a *App) journalStats() telemetry.JournalStats {
 	s := a.journal.Stats()
 	return telemetry.JournalStats{
-		QueueBytes: s.QueueBytes, Commits: s.Commits, Operations: s.Ops, Dropped: s.Dropped, Failing: s.LastError != nil,
+		QueueBytes: s.QueueBytes, Lag: s.Lag, Commits: s.Commits, Operations: s.Ops, Dropped: s.Dropped, Failing: s.Failing != nil,
 	}
 }
 

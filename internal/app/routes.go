@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/config"
 )
 
 // routes is everything that the listener answers.
@@ -20,10 +21,21 @@ func (a *App) routes() http.Handler {
 	})
 	mux.HandleFunc("GET /readyz", a.readyz)
 	if a.opt.Config.Metrics.Enabled {
-		mux.Handle("GET /metrics", a.tel.Handler())
+		mux.HandleFunc("GET /metrics", a.metrics)
 	}
 	mux.HandleFunc("POST /api/calls/{id}/cancel", a.cancelCall)
 	return mux
+}
+
+// metrics are for anybody on this machine, and elsewhere for those with a
+// token: they name the tool servers.
+func (a *App) metrics(w http.ResponseWriter, r *http.Request) {
+	if !config.IsLoopback(a.opt.Config.Listen) {
+		if _, ok := a.principal(w, r); !ok {
+			return
+		}
+	}
+	a.tel.Handler().ServeHTTP(w, r)
 }
 
 // readyz says whether calls are taken.
