@@ -15,16 +15,16 @@ type pool struct {
 	path  string
 	slots chan struct{} // bounds how many there are
 	cli   bool          // of another process than the writer's
+	over  chan struct{} // closed by close
 
-	mu     sync.Mutex
-	idle   []*reader
-	closed bool
+	mu   sync.Mutex
+	idle []*reader
 }
 
 const readers = 4
 
 func newPool(path string, cli bool) *pool {
-	return &pool{path: path, cli: cli, slots: make(chan struct{}, readers)}
+	return &pool{path: path, cli: cli, slots: make(chan struct{}, readers), over: make(chan struct{})}
 }
 
 // reader is a connection with the statements that are used often.
@@ -69,13 +69,11 @@ func (p *pool) with(ctx context.Context, f func(*reader) error) error {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	case <-p.over:
+		return errClosed
 	}
 	defer func() { <-p.slots }()
 	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return errClosed
-	}
 	var r *reader
 	if n := len(p.idle); n > 0 {
 		r, p.idle = p.idle[n-1], p.idle[:n-1]
@@ -97,10 +95,6 @@ func (p *pool) with(ctx context.Context, f func(*reader) error) error {
 	r.used = time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		r.c.close()
-		return err
-	}
 	p.idle = append(p.idle, r)
 	return err
 }
@@ -123,9 +117,7 @@ func (p *pool) trim(idle time.Duration) {
 
 // close waits until nobody reads any more.
 func (p *pool) close() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
+	close(p.over)
 	for range readers {
 		p.slots <- struct{}{}
 	}
