@@ -65,7 +65,7 @@ func TestProxyCutsSilenceOnly(t *testing.T) {
 	tick := time.NewTicker(cut / 10)
 	defer tick.Stop()
 	begin := time.Now()
-	var sent time.Time // the last byte left then or later
+	var sent time.Time                  // the last byte left then or later
 	for time.Since(begin) < cut+cut/2 { // bytes now and then: it lives longer than the cut
 		sent = time.Now()
 		if _, err := fmt.Fprintln(c, "beat"); err != nil {
