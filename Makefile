@@ -34,7 +34,7 @@ test: check ## everything that must hold: lint, and all tests with -race against
 	@skips=$$(mktemp); trap 'rm -f $$skips' EXIT; rc=0; \
 	export LONGCALL_SKIPS=$$skips; \
 	go test -race -timeout 20m $$(go list ./... | grep -v /test/peers$$) || rc=$$?; \
-	go test -timeout 20m ./test/peers || rc=$$?; \
+	go test -parallel 6 -timeout 20m ./test/peers || rc=$$?; \
 	if [ -s $$skips ]; then echo; echo '!!! NOT TESTED:'; sort -u $$skips; fi; exit $$rc
 
 .PHONY: race

@@ -48,8 +48,9 @@ func TestHosts(t *testing.T) {
 				On:    map[string]wire.Handler{"tools/call": slow(silence)},
 			})
 			url := up.URL
+			var gw *peers.Longcall
 			if mode == gateway {
-				gw := peers.StartLongcall(t, fmt.Sprintf("mcpServers: {slow: {url: %q}}\n", up.URL))
+				gw = peers.StartLongcall(t, fmt.Sprintf("mcpServers: {slow: {url: %q}}\n", up.URL))
 				url = gw.URL("slow")
 			}
 			tap, model := hosts.NewTap(t, url), hosts.NewModel(t)
@@ -67,6 +68,10 @@ func TestHosts(t *testing.T) {
 				}
 			}
 			facts[h.Name](t, tap, mode)
+			// A1, A6: whatever the host does after the result, the call stays completed and delivered.
+			if gw != nil && gw.Delivered(t) != 1 {
+				t.Error("the journal must have one call")
+			}
 			if t.Failed() {
 				t.Logf("the host printed:\n%s\nthe tap saw:\n%s\nthe model did not know: %q", out, tap, model.Unknown())
 			}

@@ -2,12 +2,16 @@ package peers
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 var build = sync.OnceValues(func() (string, error) {
@@ -86,4 +90,50 @@ func StartLongcall(t testing.TB, config string) *Longcall {
 		return resp.StatusCode == http.StatusOK
 	})
 	return l
+}
+
+// Record is a call as `longcall calls list --json` tells it.
+type Record struct {
+	ID         string
+	Server     string
+	Tool       string
+	Client     string
+	Outcome    string
+	ToolError  bool `json:"tool_error"`
+	Deliveries []struct{ How string }
+}
+
+// Calls lists the calls in the journal of the running gateway, newest first.
+func (l *Longcall) Calls(t testing.TB) (all []Record) {
+	t.Helper()
+	out, errs, code := Output(t, time.Minute, Command{Path: Binary(t), Args: []string{"calls", "list", "--json", "--limit", "0", "--state", l.State}})
+	if code != 0 {
+		t.Fatalf("longcall calls list: exit code %d\n%s", code, errs)
+	}
+	for dec := json.NewDecoder(strings.NewReader(out)); dec.More(); {
+		var r Record
+		if err := dec.Decode(&r); err != nil {
+			t.Fatalf("longcall calls list printed %q: %v", out, err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// Delivered waits until all calls in the journal have ended and their
+// deliveries are noted, and says of each that did not end completed and
+// delivered. It returns how many calls there are.
+func (l *Longcall) Delivered(t testing.TB) int {
+	t.Helper()
+	var all []Record
+	l.Until(t, "has noted all deliveries", func(context.Context) bool {
+		all = l.Calls(t)
+		return !slices.ContainsFunc(all, func(r Record) bool { return r.Outcome == "running" || len(r.Deliveries) == 0 })
+	})
+	for _, r := range all {
+		if r.Outcome != "completed" || len(r.Deliveries) != 1 || r.Deliveries[0].How != "delivered" {
+			t.Errorf("the journal says of a call: %+v", r)
+		}
+	}
+	return len(all)
 }

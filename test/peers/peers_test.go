@@ -159,6 +159,7 @@ func TestPeersThroughLongcall(t *testing.T) {
 		}
 	})
 	t.Run("together", func(t *testing.T) { together(t, gw, all) })
+	gw.Delivered(t)
 }
 
 // together calls tools at the endpoint that has those of all servers.
