@@ -31,6 +31,8 @@ type Options struct {
 	ConfigPath string // watched and read again on Reload; empty if there is no file
 	NoAuth     bool   // loopback only
 	Log        *slog.Logger
+	Level      *slog.LevelVar // of Log, set anew on Reload; may be nil
+	LogDrops   func() uint64  // lines that Log could not write, for metrics; may be nil
 	Version    string
 }
 
@@ -314,6 +316,9 @@ func (a *App) Reload() error {
 		a.auth.Set(a.tokens(c))
 	}
 	a.tel.SetServers(c.Enabled())
+	if a.opt.Level != nil && c.Log.Level != old.Log.Level { // else what the command line said stays
+		a.opt.Level.Set(c.Log.Level.Slog())
+	}
 	a.pool.SetServers(servers(c, snap.rules))
 	a.pool.Warm("local")
 	a.log.Info("config read again", "servers", len(a.pool.Servers()))

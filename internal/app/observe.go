@@ -24,6 +24,9 @@ func (a *App) openTelemetry(c *config.Config) (err error) {
 	}
 	a.onStop("telemetry", func(ctx context.Context) error { return a.tel.Shutdown(ctx) })
 	a.tel.SetServers(c.Enabled())
+	if a.opt.LogDrops != nil {
+		a.tel.SetLogDrops(a.opt.LogDrops)
+	}
 	return nil
 }
 

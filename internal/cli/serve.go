@@ -11,9 +11,11 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/longcall/longcall/internal/app"
 	"github.com/longcall/longcall/internal/config"
+	"github.com/longcall/longcall/internal/telemetry"
 )
 
 type serveCmd struct {
@@ -63,7 +65,8 @@ func (c *serveCmd) Run(r *runner) error {
 	if c.NoAuth && !loopback(cfg.Listen) {
 		return usage("--no-auth on %s would let everybody who can reach this machine call your tools. Leave it out, or listen on 127.0.0.1", cfg.Listen)
 	}
-	log := newLogger(sys, cfg.Log)
+	log, level, sink, closeLog := openLog(sys, cfg.Log)
+	defer closeLog()
 	for _, w := range cfg.Warnings {
 		log.Warn("config has something without effect", "where", w.Error())
 	}
@@ -71,7 +74,7 @@ func (c *serveCmd) Run(r *runner) error {
 	first := errors.Is(err, fs.ErrNotExist)
 	a, err := app.New(app.Options{
 		Config: cfg, ConfigPath: cfg.File, NoAuth: c.NoAuth,
-		Log: log, Version: buildVersion().Version,
+		Log: log, Level: level, LogDrops: sink.Dropped, Version: buildVersion().Version,
 	})
 	if err != nil {
 		return err
@@ -129,12 +132,18 @@ func signalCode(s os.Signal) int {
 	return exitToolError
 }
 
-func newLogger(sys *System, l config.Log) *slog.Logger {
-	opt := &slog.HandlerOptions{Level: l.Level.Slog()}
-	if l.Format == config.FormatJSON {
-		return slog.New(slog.NewJSONHandler(sys.Err, opt))
+// openLog makes the log: no line waits for a terminal that is paused, and no
+// secret gets into one. close writes what is left.
+func openLog(sys *System, l config.Log) (log *slog.Logger, level *slog.LevelVar, sink *telemetry.Sink, closeLog func()) {
+	level = new(slog.LevelVar)
+	level.Set(l.Level.Slog())
+	sink = telemetry.NewSink(sys.Err, 0)
+	go sink.Run() // Close waits for it
+	return telemetry.Logger(sink, level, string(l.Format)), level, sink, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		_ = sink.Close(ctx) // whoever does not read stderr loses its last lines
 	}
-	return slog.New(slog.NewTextHandler(sys.Err, opt))
 }
 
 // loopback says whether an address to listen on can be reached from this
