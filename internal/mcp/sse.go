@@ -39,6 +39,7 @@ type SSEReader struct {
 	dataStart, dataEnd int // in in.buf
 	hasData            bool
 	tooLarge           bool
+	head               []byte // of what is too large
 	hasID, hasRetry    bool
 	id, name           string
 	retry              time.Duration
@@ -50,11 +51,22 @@ type SSEReader struct {
 const minLineLimit = 4 << 10
 
 // NewSSEReader reads from r; an event of more than limit bytes of data is
-// skipped and given as ErrTooLarge, after which Next goes on (O25). A limit
+// skipped and given as a *LongEvent, after which Next goes on (O25). A limit
 // that is not positive is none.
 func NewSSEReader(r io.Reader, limit int) *SSEReader {
 	return &SSEReader{in: input{r: r}, limit: bound(limit)}
 }
+
+// LongEvent is an event over the limit: the beginning of its data, up to 256
+// bytes, by which its message may be recognised.
+type LongEvent struct{ Head []byte }
+
+func (l *LongEvent) Error() string { return ErrTooLarge.Error() }
+
+// Unwrap makes errors.Is(err, ErrTooLarge) true.
+func (l *LongEvent) Unwrap() error { return ErrTooLarge }
+
+const longEventHead = 256
 
 // bound leaves room to add to a limit.
 func bound(limit int) int {
@@ -191,8 +203,8 @@ func (r *SSEReader) passOver() {
 		}
 		if len(line) > r.lineLimit() {
 			r.long, r.remark = true, line[0] == ':'
-			if bytes.HasPrefix(line, []byte("data:")) {
-				r.refuse()
+			if value, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+				r.refuse(bytes.TrimPrefix(value, []byte(" ")))
 			}
 		}
 	}
@@ -201,8 +213,16 @@ func (r *SSEReader) passOver() {
 	}
 }
 
-// refuse gives the event up, but for its id.
-func (r *SSEReader) refuse() {
+// refuse gives the event up, but for its id and how it begins: with the data
+// that is there, or with more of it.
+func (r *SSEReader) refuse(more []byte) {
+	if r.tooLarge {
+		return
+	}
+	if r.hasData {
+		more = r.in.buf[r.dataStart:r.dataEnd]
+	}
+	r.head = bytes.Clone(more[:min(len(more), longEventHead)])
 	r.tooLarge, r.hasData = true, false
 }
 
@@ -257,7 +277,7 @@ func (r *SSEReader) data(value []byte, start int) {
 		r.dataEnd += 1 + len(value)
 	}
 	if r.hasData && r.dataEnd-r.dataStart > r.limit {
-		r.refuse()
+		r.refuse(nil)
 	}
 }
 
@@ -268,7 +288,7 @@ func (r *SSEReader) dispatch() (e SSEvent, ok bool, err error) {
 	}
 	switch {
 	case r.tooLarge:
-		err, ok = ErrTooLarge, true
+		err, ok = &LongEvent{r.head}, true
 	case r.hasData || r.hasID || r.hasRetry:
 		e = SSEvent{ID: r.lastID, HasID: r.hasID, Name: r.name, Retry: r.retry}
 		if r.hasData {
@@ -277,7 +297,7 @@ func (r *SSEReader) dispatch() (e SSEvent, ok bool, err error) {
 		ok = true
 	}
 	r.hasData, r.tooLarge, r.hasID, r.hasRetry = false, false, false, false
-	r.name, r.retry = "", 0
+	r.name, r.retry, r.head = "", 0, nil
 	r.in.letGo()
 	return e, ok, err
 }

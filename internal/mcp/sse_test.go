@@ -259,6 +259,33 @@ func TestAppendSSE(t *testing.T) {
 	}
 }
 
+// An event over the limit tells how it began, however it came, and its id counts.
+func TestLongEventHead(t *testing.T) {
+	body := `{"jsonrpc":"2.0","id":1,"result":` + strings.Repeat("x", 9000) + "}"
+	for name, stream := range map[string]string{
+		"one line":    "id: 7\ndata: " + body + "\n\n",
+		"no blank":    "data:" + body + "\nid: 7\n\n",
+		"two lines":   "id: 7\ndata: " + body[:100] + "\ndata: " + body[100:] + "\n\n",
+		"many lines":  "id: 7\ndata: " + strings.ReplaceAll(body, "xxxxxxxxxx", "xxxxxxxxx\ndata: ") + "\n\n",
+		"then others": "id: 7\ndata: " + body + "\ndata: y\ndata\n\n",
+	} {
+		for _, limit := range []int{64, 8000} {
+			for _, r := range []io.Reader{strings.NewReader(stream), iotest.OneByteReader(strings.NewReader(stream))} {
+				s := NewSSEReader(r, limit)
+				_, err := s.Next()
+				var long *LongEvent
+				if !errors.As(err, &long) || !errors.Is(err, ErrTooLarge) || s.LastID() != "7" || len(long.Head) == 0 || len(long.Head) > 256 ||
+					!strings.HasPrefix(string(long.Head), `{"jsonrpc":"2.0","id":1,"result":`) {
+					t.Errorf("%s, limit %d: %v, id %q, %+v", name, limit, err, s.LastID(), long)
+				}
+				if _, err := s.Next(); err != io.EOF {
+					t.Errorf("%s, limit %d: then %v", name, limit, err)
+				}
+			}
+		}
+	}
+}
+
 func FuzzAppendSSE(f *testing.F) {
 	f.Add("1", "message", []byte("a\r\nb"), 2)
 	f.Add("", "", []byte("\r\n\r\n"), 1)
