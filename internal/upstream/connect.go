@@ -191,7 +191,7 @@ func (c *httpConn) probe(ctx context.Context) (string, error) {
 		// down, initialize says so.
 		return "legacy", nil
 	}
-	m, err := c.readAnswer(resp, id)
+	m, err := c.readAnswer(resp, id, c.s.Limits.Message)
 	if err != nil {
 		return "legacy", nil
 	}

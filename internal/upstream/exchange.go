@@ -87,6 +87,14 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 	return a
 }
 
+// limit is how many bytes one message for the call may have.
+func (x *exchange) limit() int64 {
+	if l := x.exec.Limits.Message; l > 0 {
+		return l
+	}
+	return x.c.s.Limits.Message
+}
+
 // provenWithin is proven, bounded by the connect limit when there is anything
 // to wait for.
 func (c *httpConn) provenWithin(ctx context.Context, limit time.Duration) (*session, error) {
@@ -314,12 +322,12 @@ func (x *exchange) receive(ctx context.Context, resp *http.Response) call.Answer
 		resp.Body.Close()
 		return interrupted("the tool server accepted the call (HTTP %d) but gives no answer to it.", resp.StatusCode)
 	}
-	m, err := x.c.readAnswer(resp, x.id)
+	m, err := x.c.readAnswer(resp, x.id, x.limit())
 	resp.Body.Close()
 	var status *statusError
 	switch {
 	case errors.Is(err, mcp.ErrTooLarge):
-		return tooLarge(x.c.s.Limits.Message)
+		return tooLarge(x.limit())
 	case errors.As(err, &status):
 		return x.refused(status.Status, status.Body)
 	case err != nil && resp.StatusCode/100 != 2:
@@ -346,6 +354,8 @@ func (x *exchange) refused(status int, body string) call.Answer {
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		return failed("The tool server %q refused longcall's credentials (HTTP %d %s). The call did not run. The operator has to check its headers in the config.", x.c.s.Name, status, text)
+	case status/100 == 3:
+		return failed("The tool server %q sends its callers to another address (HTTP %d %s). The call did not run. The operator has to write that address as its url in the config.", x.c.s.Name, status, text)
 	case status >= 500 || status == http.StatusRequestTimeout:
 		return interrupted("the tool server, or a proxy before it, answered HTTP %d %s.", status, text)
 	}

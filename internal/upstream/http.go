@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,9 +36,10 @@ const (
 type httpConn struct {
 	s      Server
 	hooks  Hooks
-	client *http.Client // calls and short requests
-	listen *http.Client // the standalone stream, on a transport of its own
-	prefix string       // of our ids: unique per connection
+	client *http.Client      // short requests
+	direct http.RoundTripper // calls: the same transport, without redirects
+	listen *http.Client      // the standalone stream, on a transport of its own
+	prefix string            // of our ids: unique per connection
 	serial atomic.Uint64
 
 	ctx    context.Context // of background work
@@ -83,10 +85,20 @@ func newHTTP(s Server, hooks Hooks) *httpConn {
 	}
 	c := &httpConn{s: s, hooks: hooks, prefix: "lc" + strings.ToLower(rand.Text()[:8]) + "-"}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.client = &http.Client{
-		Transport:     newTransport(s, watchedDialer(s, c.peerClosed)),
-		CheckRedirect: sameOrigin,
+	if u, err := url.Parse(s.URL); err == nil && u.User != nil && s.Headers.Get("Authorization") == "" {
+		req := http.Request{Header: http.Header{}}
+		pass, _ := u.User.Password()
+		req.SetBasicAuth(u.User.Username(), pass)
+		c.s.Headers = c.s.Headers.Clone()
+		if c.s.Headers == nil {
+			c.s.Headers = http.Header{}
+		}
+		c.s.Headers.Set("Authorization", req.Header.Get("Authorization"))
+		u.User = nil
+		c.s.URL = u.String()
 	}
+	c.direct = newTransport(s, watchedDialer(s, c.peerClosed))
+	c.client = &http.Client{Transport: c.direct, CheckRedirect: sameOrigin}
 	c.listen = &http.Client{Transport: newTransport(s, quietDialer(s)), CheckRedirect: sameOrigin}
 	return c
 }
@@ -239,7 +251,7 @@ func (c *httpConn) ask(ctx context.Context, sess *session, method string, params
 
 // answer reads a response to its JSON-RPC answer.
 func (c *httpConn) answer(resp *http.Response, sess *session, id string) ([]byte, error) {
-	m, err := c.readAnswer(resp, id)
+	m, err := c.readAnswer(resp, id, c.s.Limits.Message)
 	if err != nil {
 		return nil, err
 	}
@@ -254,9 +266,9 @@ func (c *httpConn) answer(resp *http.Response, sess *session, id string) ([]byte
 
 // readAnswer finds the response to our id in a JSON body or an event stream.
 // The message is valid until the body is closed.
-func (c *httpConn) readAnswer(resp *http.Response, id string) (mcp.Message, error) {
+func (c *httpConn) readAnswer(resp *http.Response, id string, limit int64) (mcp.Message, error) {
 	if mediaType(resp) == "text/event-stream" {
-		r := mcp.NewSSEReader(resp.Body, int(c.s.Limits.Message))
+		r := mcp.NewSSEReader(resp.Body, int(limit))
 		for {
 			ev, err := r.Next()
 			if err != nil {
@@ -271,7 +283,7 @@ func (c *httpConn) readAnswer(resp *http.Response, id string) (mcp.Message, erro
 			}
 		}
 	}
-	body, err := readLimited(resp.Body, c.s.Limits.Message)
+	body, err := readLimited(resp.Body, limit)
 	if err != nil {
 		return mcp.Message{}, err
 	}
@@ -295,7 +307,11 @@ func sameID(m *mcp.Message, id string) bool {
 	return ok && s == id
 }
 
+// readLimited reads all, up to a limit; one that is not positive is none.
 func readLimited(r io.Reader, limit int64) ([]byte, error) {
+	if limit <= 0 {
+		return io.ReadAll(r)
+	}
 	b, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err == nil && int64(len(b)) > limit {
 		return nil, mcp.ErrTooLarge
@@ -388,7 +404,7 @@ func (c *httpConn) sendCall(x *exchange, body []byte) (*http.Response, error) {
 		return &gatedBody{Reader: bytes.NewReader(body), refused: &refused}, nil
 	}
 	req.Body, _ = req.GetBody()
-	return c.client.Do(req)
+	return c.direct.RoundTrip(req)
 }
 
 // gatedBody is a request body that can be held back until its first byte.

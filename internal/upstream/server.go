@@ -24,7 +24,9 @@ type Server struct {
 	Era   string // "auto", "modern" or "legacy"
 	Share string // who shares a connection: "principal", "server" or "session"
 
-	Limits call.Limits // of requests that are no calls, and Connect and Message for all
+	// Limits are those of requests that are no calls. Message is the largest
+	// that any call of the server has; 0 means 16 MiB, less than 0 none.
+	Limits call.Limits
 	// PingEvery is the silence after which a server with a running call must
 	// prove that it lives. 0 means 30 s.
 	PingEvery time.Duration
@@ -92,4 +94,9 @@ func limitEnd(limit string, after time.Duration, what string) *call.End {
 func tooLarge(limit int64) call.Answer {
 	return call.Answer{End: call.End{Outcome: call.Failed, Limit: "message_bytes", Text: fmt.Sprintf(
 		"The tool server's answer is larger than %d bytes (limits.message), so longcall did not pass it on. The tool did run. Ask for less at once, or raise the limit.", limit)}}
+}
+
+// skipped is the note about a message over limits.message that is no answer.
+func skipped(limit int64) string {
+	return fmt.Sprintf("The tool server sent a message of more than %d bytes (limits.message) during the call. It was skipped; the call goes on.", limit)
 }

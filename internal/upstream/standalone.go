@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
@@ -142,7 +143,7 @@ func (s *standalone) read(ctx context.Context, lastID *string) (again bool, retr
 	r := mcp.NewSSEReader(resp.Body, int(s.c.s.Limits.Message))
 	for {
 		ev, err := r.Next()
-		if err == mcp.ErrTooLarge {
+		if errors.Is(err, mcp.ErrTooLarge) {
 			s.c.hooks.Log.Warn("a message on the tool server's standalone stream was over limits.message and was skipped")
 			continue
 		}
@@ -255,6 +256,10 @@ func (x *exchange) progress(m *mcp.Message) error {
 		return nil
 	}
 	x.touch()
+	if l := x.limit(); l > 0 && int64(len(m.Raw)) > l { // the standalone stream has the limit of the server
+		x.exec.Note("%s", skipped(l))
+		return nil
+	}
 	if err := x.exec.Emit(call.Event{Kind: call.KindProgress, Body: body, Hole: hole}); err != nil {
 		x.abort(err)
 		return err

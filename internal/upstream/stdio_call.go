@@ -69,10 +69,13 @@ func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a c
 func (w *wire) answer(x *call.Exec, r *response) call.Answer {
 	switch {
 	case r.tooLarge:
+		if l := x.Limits.Message; l > 0 && l < w.limit {
+			return tooLarge(l)
+		}
 		return tooLarge(w.limit)
 	case r.trouble != "":
 		return failed("The tool server %q ended the call, but %s. The tool did run.", w.name, r.trouble)
-	case x.Limits.Message > 0 && int64(len(r.body)) > x.Limits.Message:
+	case x.Limits.Message > 0 && r.size > x.Limits.Message:
 		return tooLarge(x.Limits.Message)
 	}
 	if err := x.Count(int64(len(r.body))); err != nil {

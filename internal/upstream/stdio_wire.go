@@ -53,7 +53,7 @@ type wire struct {
 
 func newWire(s Server, hooks Hooks, r io.Reader, w io.WriteCloser) *wire {
 	limit := s.Limits.Message
-	if limit <= 0 {
+	if limit == 0 {
 		limit = defaultMessage
 	}
 	return &wire{
@@ -106,6 +106,7 @@ type response struct {
 	code      int
 	text      string
 	toolError bool
+	size      int64  // of the message
 	trouble   string // why there is no usable message
 	tooLarge  bool
 }
@@ -187,6 +188,10 @@ func (w *wire) emit(p *waiter, kind call.Kind, body []byte, hole int) {
 		return
 	}
 	p.x.FirstByte()
+	if l := p.x.Limits.Message; l > 0 && int64(len(body)) > l {
+		p.x.Note("%s", skipped(l)) // the pipe has the largest limit of the server's tools
+		return
+	}
 	if err := p.x.Emit(call.Event{Kind: kind, Body: body, Hole: hole}); err != nil {
 		p.stop = err
 		p.wakeUp()
@@ -296,7 +301,7 @@ func (w *wire) response(m *mcp.Message) {
 	}
 	r := &response{
 		failed: m.Error.Ok() && !m.Result.Ok(), code: m.Code, text: m.ErrText,
-		toolError: bytes.Equal(m.IsError.Of(m.Raw), []byte("true")),
+		toolError: bytes.Equal(m.IsError.Of(m.Raw), []byte("true")), size: int64(len(m.Raw)),
 	}
 	r.body, r.hole = m.WithHole(m.ID)
 	w.settle(p, r)
@@ -353,7 +358,7 @@ func (w *wire) tooLong(l *mcp.LongLine) {
 		w.settle(p, &response{tooLarge: true})
 	default:
 		p.last.Store(w.since())
-		p.note("The tool server sent a message of %d bytes during the call, over the limit of %d (limits.message). It was skipped; the call goes on.", l.Size, w.limit)
+		p.note("%s", skipped(w.limit))
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
 )
@@ -48,13 +50,21 @@ func (x *exchange) stream(ctx context.Context, resp *http.Response) call.Answer 
 // events reads one response until the answer or until it breaks. news says
 // whether anything came.
 func (x *exchange) events(body io.Reader) (a call.Answer, done, news bool, err error) {
-	r := mcp.NewSSEReader(body, int(x.c.s.Limits.Message))
+	r := mcp.NewSSEReader(body, int(x.limit()))
 	for {
 		ev, err := r.Next()
-		if errors.Is(err, mcp.ErrTooLarge) {
-			return tooLarge(x.c.s.Limits.Message), true, true, nil
-		}
-		if err != nil {
+		var long *mcp.LongEvent
+		switch {
+		case errors.As(err, &long):
+			if x.isAnswer(long.Head) {
+				return tooLarge(x.limit()), true, true, nil
+			}
+			ev = mcp.SSEvent{} // its id and its retry count all the same
+			x.mu.Lock()
+			x.touch()
+			x.mu.Unlock()
+			x.exec.Note("%s", skipped(x.limit()))
+		case err != nil:
 			return a, false, news, err
 		}
 		x.sess.alive()
@@ -80,6 +90,32 @@ func (x *exchange) events(body io.Reader) (a call.Answer, done, news bool, err e
 		}
 		if a, done = x.take(&m); done {
 			return a, true, true, nil
+		}
+	}
+}
+
+// isAnswer says whether a message that begins like this is the call's answer.
+// If it does not tell, it is: what else would be that large?
+func (x *exchange) isAnswer(head []byte) bool {
+	d := jsontext.NewDecoder(bytes.NewReader(head))
+	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {
+		return false // no message at all
+	}
+	for {
+		name, err := d.ReadToken()
+		if err != nil || name.Kind() != '"' {
+			return true
+		}
+		member := name.String()
+		if member == "method" {
+			return false
+		}
+		v, err := d.ReadValue()
+		if err != nil {
+			return true
+		}
+		if id, ok := mcp.String(v); ok && member == "id" {
+			return id == x.id
 		}
 	}
 }
