@@ -22,6 +22,20 @@ func (m *Message) WithHole(s Span) (body []byte, hole int) {
 	return OneLine(body), s.Start
 }
 
+// TakeHole is WithHole without the copy: it takes over the message's own bytes,
+// which must not be used any more by anybody else. For large messages.
+func (m *Message) TakeHole(s Span) (body []byte, hole int) {
+	raw := m.Raw
+	m.Raw = nil
+	if !s.Ok() {
+		return OneLine(raw), -1
+	}
+	shift := s.End - s.Start - 1
+	copy(raw[shift:], raw[:s.Start]) // what stands before an id is short, as a rule
+	raw[shift+s.Start] = '0'
+	return OneLine(raw[shift:]), s.Start
+}
+
 // AppendFilled appends body to dst with the placeholder at hole replaced by
 // with; a negative hole appends body as it is.
 func AppendFilled(dst, body []byte, hole int, with []byte) []byte {

@@ -218,3 +218,22 @@ func FuzzEditObject(f *testing.F) {
 		}
 	})
 }
+
+func TestTakeHoleIsWithHole(t *testing.T) {
+	for _, raw := range []string{
+		`{"jsonrpc":"2.0","id":"abc","result":{"a":1}}`,
+		"{\"result\":{\n\"a\":1},\"id\":7,\"jsonrpc\":\"2.0\"}",
+		`{"id":1,"jsonrpc":"2.0","result":{}}`,
+	} {
+		a, err := Parse([]byte(raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := Parse([]byte(raw))
+		want, wantHole := a.WithHole(a.ID)
+		got, hole := b.TakeHole(b.ID)
+		if string(got) != string(want) || hole != wantHole {
+			t.Errorf("%s: %s at %d, not %s at %d", raw, got, hole, want, wantHole)
+		}
+	}
+}
