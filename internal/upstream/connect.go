@@ -18,7 +18,6 @@ const (
 	legacyVerdictAge = 24 * time.Hour
 	// provenFor is how long a session needs no proof after a sign of life.
 	provenFor = 30 * time.Second
-	pingTime  = 10 * time.Second
 )
 
 // session returns a usable session, connecting if there is none. Callers that
@@ -98,22 +97,6 @@ func (c *httpConn) proven(ctx context.Context) (*session, error) {
 		c.forget(s)
 	}
 	return nil, errors.New("the tool server forgets every new session at once")
-}
-
-// ping asks for a sign of life, in the way of the era: the modern one has no ping.
-func (c *httpConn) ping(ctx context.Context, s *session) error {
-	ctx, cancel := context.WithTimeout(ctx, pingTime)
-	defer cancel()
-	method := mcp.MethodPing
-	if s.isModern {
-		method = mcp.MethodDiscover
-	}
-	_, err := c.ask(ctx, s, method, nil)
-	var rpc *rpcError
-	if errors.As(err, &rpc) {
-		return nil // whatever it said, it lives
-	}
-	return err
 }
 
 // forget drops a session that the server does not know any more.

@@ -25,7 +25,7 @@ func newTransport(s Server, dial dialFunc) *http.Transport {
 		DialContext:         dial,
 		MaxIdleConns:        20000,
 		MaxIdleConnsPerHost: 20000,
-		IdleConnTimeout:     4 * time.Second,
+		IdleConnTimeout:     2 * time.Second,
 		TLSHandshakeTimeout: s.Limits.Connect,
 		DisableCompression:  true,
 		ReadBufferSize:      4 << 10,

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
@@ -26,6 +27,8 @@ type exchange struct {
 	lastID string        // of the last whole event (P3); only the call's goroutine
 	retry  time.Duration // as the server asked
 
+	numbered atomic.Bool // lastID is there, so that the stream can be resumed
+
 	mu         sync.Mutex
 	read       context.Context // of the response being read now
 	cancelRead context.CancelCauseFunc
@@ -33,7 +36,11 @@ type exchange struct {
 	sent       time.Time     // when the request left; zero before
 	last       time.Time     // of the last sign of work
 	got        bool          // the first byte came
-	resumed    bool          // reading a resumed stream
+	broken     bool          // no stream is read: it has to be resumed
+	resumed    bool          // a stream was resumed
+	asking     bool          // a ping is under way
+	asked      time.Time     // when it left
+	deaf       bool          // no ping was answered since the last sign of work
 	complete   chan struct{} // closed when Path B progress reaches its total; nil if it has, or has none
 	timer      *time.Timer
 }
@@ -156,101 +163,12 @@ func (x *exchange) abortNow(err error) {
 	x.abort(err)
 }
 
-// touch notes a sign of work. x.mu is held.
-func (x *exchange) touch() {
-	x.last = time.Now()
-	if !x.got {
-		x.got = true // another clock runs from here on
-		x.timer.Reset(x.nextTick(x.last))
-	}
-}
-
 func (x *exchange) firstByte() {
 	x.exec.FirstByte()
 	x.mu.Lock()
 	x.touch()
 	x.mu.Unlock()
 	x.sess.alive()
-}
-
-// nextTick is how long until a clock may run out. x.mu is held.
-func (x *exchange) nextTick(now time.Time) time.Duration {
-	next := x.last.Add(x.c.s.PingEvery)
-	if !next.After(now) {
-		next = now.Add(x.c.s.PingEvery)
-	}
-	limit := func(from time.Time, d time.Duration) {
-		if d > 0 && from.Add(d).Before(next) {
-			next = from.Add(d)
-		}
-	}
-	if x.got {
-		limit(x.last, x.exec.Limits.Idle)
-	} else {
-		limit(x.sent, x.exec.Limits.FirstByte)
-	}
-	return max(next.Sub(now), time.Millisecond)
-}
-
-// tick looks at the clocks: the limits, and the silence after which the server
-// must show that it lives (P16, P21).
-func (x *exchange) tick() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	now := time.Now()
-	l := x.exec.Limits
-	silence := now.Sub(x.last)
-	switch {
-	case x.over:
-		return
-	case !x.got && l.FirstByte > 0 && now.Sub(x.sent) >= l.FirstByte:
-		x.abort(&call.Cause{End: *limitEnd("first_byte", l.FirstByte, "the tool server had not answered with a single byte; longcall told it to cancel, but the call may have taken effect: check before you call it again")})
-		return
-	case x.got && x.resumed && l.Idle > 0 && silence >= l.Idle:
-		x.abort(&call.Cause{End: interrupted("the tool server's stream broke, was resumed, and then stayed silent for %s although the server lives.", l.Idle).End})
-		return
-	case x.got && l.Idle > 0 && silence >= l.Idle:
-		x.abort(&call.Cause{End: *limitEnd("idle", l.Idle, "the tool server had sent nothing for that long; longcall told it to cancel, but the call may have taken effect: check before you call it again")})
-		return
-	case silence >= x.c.s.PingEvery:
-		x.mu.Unlock()
-		lives := x.c.lives(x.sess)
-		x.mu.Lock()
-		switch {
-		case x.over:
-			return
-		case !lives:
-			x.abort(errUnanswered)
-			return
-		case x.resumed:
-			// The server lives, but does it still hold this call? A new resume
-			// brings what it may have said to a stream that nobody read.
-			x.abort(errStale)
-		case time.Since(x.last) >= silence:
-			x.last = time.Now() // an answered ping is a sign of life
-		}
-	}
-	x.timer.Reset(x.nextTick(time.Now()))
-}
-
-// lives asks the server for a sign of life, once for all calls that wonder.
-func (c *httpConn) lives(s *session) bool {
-	c.pinging.Lock()
-	defer c.pinging.Unlock()
-	for range 2 {
-		if s.quietFor() < c.s.PingEvery/2 {
-			return true
-		}
-		err := c.ping(c.ctx, s)
-		if err == nil {
-			return true
-		}
-		var status *statusError
-		if errors.As(err, &status) {
-			return !status.lost(s) // it lives, and says whether the session does
-		}
-	}
-	return c.ctx.Err() != nil
 }
 
 // passCancel tells the server that nobody wants the answer any more,
@@ -362,13 +280,16 @@ func (x *exchange) refused(status int, body string) call.Answer {
 	return failed("The tool server %q refused the call (HTTP %d %s). It did not run.", x.c.s.Name, status, text)
 }
 
-// answer turns the response into the call's answer.
+// takeOver is the size from which on an answer keeps the reader's buffer
+// instead of a copy.
+const takeOver = 32 << 10
+
+// answer turns the response into the call's answer. It may take over m's bytes.
 func (x *exchange) answer(m *mcp.Message) call.Answer {
 	if kind, _ := mcp.String(m.ResultType.Of(m.Raw)); kind != "" && kind != "complete" {
 		return failed("The tool server wants to go on with %q, which longcall cannot pass on yet. The call has not finished; what it did so far is unknown.", printable([]byte(kind)))
 	}
-	body, hole := m.WithHole(m.ID)
-	if err := x.exec.Count(int64(len(body))); err != nil {
+	if err := x.exec.Count(int64(len(m.Raw))); err != nil {
 		var cause *call.Cause
 		errors.As(err, &cause)
 		return call.Answer{End: cause.End}
@@ -377,6 +298,11 @@ func (x *exchange) answer(m *mcp.Message) call.Answer {
 	if m.Error.Ok() {
 		end = call.End{Outcome: call.Failed, Code: m.Code}
 	}
+	hold := m.WithHole
+	if len(m.Raw) > takeOver {
+		hold = m.TakeHole // nothing is read after the answer
+	}
+	body, hole := hold(m.ID)
 	return call.Answer{End: end, Body: body, Hole: hole}
 }
 

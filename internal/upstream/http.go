@@ -54,8 +54,7 @@ type httpConn struct {
 	verdictT time.Time     // of a legacy verdict: servers get upgraded
 	closed   bool
 
-	pinging sync.Mutex // one ping for all that wonder
-	pending sync.Map   // our id to *exchange, while a call runs: where Path B progress goes
+	pending sync.Map // our id to *exchange, while a call runs: where Path B progress goes
 }
 
 // session is one era decision and, in the legacy era, one session.
@@ -66,6 +65,7 @@ type session struct {
 	suspect  atomic.Bool  // the server may have forgotten it: prove it before the next call (P20)
 	proven   atomic.Int64 // unix nanoseconds of the last sign of life on it
 	gone     atomic.Bool  // the server does not know it any more
+	probe    *probe       // under way; under httpConn.mu
 	stream   *standalone  // nil if not legacy
 }
 

@@ -18,7 +18,8 @@ import (
 const (
 	resumeFirst = 100 * time.Millisecond // before the first resume, if the server asked for nothing else
 	resumeMax   = 10 * time.Second
-	// resumeFor bounds resuming where the call has no idle limit.
+	// resumeFor bounds resuming, and waiting for a server that answers no ping,
+	// where the call has no idle limit.
 	resumeFor = 5 * time.Minute
 )
 
@@ -73,6 +74,7 @@ func (x *exchange) events(body io.Reader) (a call.Answer, done, news bool, err e
 		}
 		if id := r.LastID(); id != "" {
 			x.lastID = id
+			x.numbered.Store(true)
 		}
 		if ev.Retry > 0 {
 			x.retry = ev.Retry
@@ -165,10 +167,12 @@ func (x *exchange) take(m *mcp.Message) (a call.Answer, done bool) {
 // resume opens the stream again after the last whole event, with back-off
 // inside the call's limits (P2, P4, O14). A nil response comes with the answer.
 func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) (*http.Response, call.Answer) {
-	broke := time.Now()
 	if cause := context.Cause(x.read); cause != nil {
 		why = cause
 	}
+	x.mu.Lock()
+	x.broken = true
+	x.mu.Unlock()
 	for {
 		wait := *pause + rand.N(*pause/4+1)
 		if x.retry > 0 && *pause == resumeFirst {
@@ -186,9 +190,6 @@ func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) 
 		if a, ok := x.stopped(ctx); ok {
 			return nil, a
 		}
-		if time.Since(broke) > resumeFor {
-			return nil, x.lost(ctx, why)
-		}
 		req, err := http.NewRequestWithContext(x.read, http.MethodGet, x.c.s.URL, http.NoBody)
 		if err != nil {
 			return nil, x.lost(ctx, err)
@@ -196,7 +197,10 @@ func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) 
 		x.c.header(req, x.sess)
 		req.Header["Accept"] = []string{"text/event-stream"}
 		req.Header[mcp.HeaderLastEvent] = []string{x.lastID}
+		cancel := x.cancelRead // nobody else sets it
+		late := time.AfterFunc(pingTime, func() { cancel(errUnanswered) })
 		resp, err := x.c.client.Do(req)
+		late.Stop()
 		switch {
 		case err != nil:
 			if a, ok := x.stopped(ctx); ok {
@@ -206,7 +210,7 @@ func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) 
 		case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
 			x.mu.Lock()
 			again := x.resumed
-			x.resumed = true
+			x.broken, x.resumed = false, true
 			x.mu.Unlock()
 			if !again {
 				x.exec.Note("The tool server's stream broke (%v) and was resumed after the last event.", rootCause(why))
