@@ -311,8 +311,8 @@ func (g *gateway) notes(id call.ID) string {
 // outcome is the word that longcall's own answer has in _meta.
 func outcome(m wire.Msg) string { return m.Str("result._meta.dev/longcall/outcome.outcome") }
 
-// unknown checks an answer that says that nobody knows what became of the call.
-func unknown(t *testing.T, m wire.Msg) {
+// saysUnknown checks an answer that says that nobody knows what became of the call.
+func saysUnknown(t *testing.T, m wire.Msg) {
 	t.Helper()
 	if outcome(m) != "interrupted" || string(m.At("result.isError")) != "true" || !strings.Contains(m.ToolText(), "Outcome unknown") {
 		t.Errorf("the answer does not say that the outcome is unknown: %s", m.JSON)

@@ -147,7 +147,11 @@ func (j *Journal) batch() (more bool) {
 		j.fail(ops, since, j.explain("write", err))
 		return false
 	}
-	j.checkpointIfDue(w.walFrames())
+	frames := w.walFrames()
+	j.wal.frames.Store(frames)
+	if frames >= j.wal.next.Load() {
+		j.callMaintainer()
+	}
 	return j.settle(ops, true)
 }
 

@@ -77,7 +77,7 @@ func TestCrash(t *testing.T) {
 	ended := map[call.ID]uint64{}
 	created := map[call.ID]bool{}
 	epoch := uint64(0)
-	for round := range 4 {
+	for round := range 3 {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), crashDir+"="+dir)
 		out, err := cmd.StdoutPipe()
@@ -101,7 +101,7 @@ func TestCrash(t *testing.T) {
 			case "finished":
 				ended[id] = seq
 			}
-			if n == 500+700*round {
+			if n == 400+300*round {
 				must(t, cmd.Process.Kill())
 			}
 		}
@@ -115,7 +115,7 @@ func TestCrash(t *testing.T) {
 		checkCrashed(t, j, created, ended)
 		must(t, j.Close())
 	}
-	if len(ended) < 500 {
+	if len(ended) < 300 {
 		t.Errorf("only %d calls ended", len(ended))
 	}
 }

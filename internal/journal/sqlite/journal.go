@@ -87,14 +87,15 @@ type Journal struct {
 	blobs blobs
 	pool  *pool
 
-	turn chan struct{} // holds one token: the right to use w
-	w    *writer
-	wake chan struct{}   // has the writer's goroutine look at the queue
-	quit chan struct{}   // closed by Close: write the rest and end
-	life context.Context // ends with Close, for what the journal does for itself
-	end  context.CancelFunc
-	wg   sync.WaitGroup
-	wal  wal
+	turn   chan struct{} // holds one token: the right to use w
+	w      *writer
+	wake   chan struct{}   // has the writer's goroutine look at the queue
+	quit   chan struct{}   // closed by Close: write the rest and end
+	life   context.Context // ends with Close, for what the journal does for itself
+	end    context.CancelFunc
+	wg     sync.WaitGroup
+	wal    wal
+	chores chan struct{} // calls the maintainer
 
 	mu      sync.Mutex
 	queue   []op
@@ -138,14 +139,14 @@ func Open(ctx context.Context, path string, opt Options) (*Journal, error) {
 	}
 	j := &Journal{
 		path: path, opt: opt, lock: lock,
-		blobs: blobs{dir: filepath.Join(dir, "blobs"), sync: opt.Sync == "full"},
-		pool:  newPool(path, false),
-		turn:  make(chan struct{}, 1),
-		wake:  make(chan struct{}, 1),
-		quit:  make(chan struct{}),
-		wal:   wal{due: make(chan struct{}, 1)},
-		timer: time.NewTimer(time.Hour),
-		runs:  map[call.ID]*run{}, recents: map[call.ID]int64{},
+		blobs:  blobs{dir: filepath.Join(dir, "blobs"), sync: opt.Sync == "full"},
+		pool:   newPool(path, false),
+		turn:   make(chan struct{}, 1),
+		wake:   make(chan struct{}, 1),
+		quit:   make(chan struct{}),
+		chores: make(chan struct{}, 1),
+		timer:  time.NewTimer(time.Hour),
+		runs:   map[call.ID]*run{}, recents: map[call.ID]int64{},
 	}
 	j.timer.Stop()
 	j.life, j.end = context.WithCancel(context.WithoutCancel(ctx))

@@ -17,9 +17,8 @@ import (
 // wal is what the writer and the checkpoints know of each other. A frame is a
 // page, 4 KiB.
 type wal struct {
-	frames atomic.Int64  // in the WAL after the last commit
-	next   atomic.Int64  // the number of frames at which a checkpoint is due
-	due    chan struct{} // says that it is
+	frames atomic.Int64 // in the WAL after the last commit
+	next   atomic.Int64 // the number of frames at which a checkpoint is due
 }
 
 // Checkpoints move the WAL's pages into the database while others write; that
@@ -67,14 +66,11 @@ func newMaintainer(j *Journal) (*maintainer, error) {
 
 func (m *maintainer) close() { m.c.close() }
 
-// checkpointIfDue is called by the writer after each commit.
-func (j *Journal) checkpointIfDue(frames int64) {
-	j.wal.frames.Store(frames)
-	if frames >= j.wal.next.Load() {
-		select {
-		case j.wal.due <- struct{}{}:
-		default:
-		}
+// callMaintainer has the maintainer look around before its next tick.
+func (j *Journal) callMaintainer() {
+	select {
+	case j.chores <- struct{}{}:
+	default:
 	}
 }
 
@@ -85,14 +81,38 @@ func (m *maintainer) run() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-m.j.wal.due:
-			m.checkpoint()
+		case <-m.j.chores:
+			m.urgent(m.j.life)
 		case <-tick.C:
 			m.tick(m.j.life)
 		case <-m.j.quit:
 			return
 		}
 	}
+}
+
+// urgent does what cannot wait for the next tick.
+func (m *maintainer) urgent(ctx context.Context) {
+	if w := &m.j.wal; w.frames.Load() >= w.next.Load() {
+		m.checkpoint()
+	}
+	m.j.mu.Lock()
+	recent := len(m.j.recents)
+	m.j.mu.Unlock()
+	if recent >= indexAt {
+		m.note(m.index(ctx))
+	}
+}
+
+// note remembers what went wrong.
+func (m *maintainer) note(err error) {
+	if err == nil || errors.Is(err, errClosed) {
+		return
+	}
+	err = m.j.explain("maintain", err)
+	m.j.mu.Lock()
+	defer m.j.mu.Unlock()
+	m.j.stats.LastError, m.j.stats.LastErrorAt = err, time.Now()
 }
 
 // tick does what is due. What fails is noted, and tried again at a later tick.
@@ -110,24 +130,18 @@ func (m *maintainer) tick(ctx context.Context) {
 	if failed != nil {
 		return // the disk has trouble enough
 	}
-	var errs []error
 	if recent >= indexAt || recent > 0 && m.idle > 0 {
-		errs = append(errs, m.index(ctx))
+		m.note(m.index(ctx))
 	}
 	if m.ticks%lowEvery == 0 {
-		errs = append(errs, m.raiseLow(ctx))
+		m.note(m.raiseLow(ctx))
 	}
 	if m.ticks%retainEvery == 0 {
-		errs = append(errs, m.retain(ctx, time.Now()), m.shrink(ctx))
+		m.note(m.retain(ctx, time.Now()))
+		m.note(m.shrink(ctx))
 	}
 	if m.idle >= 2 && m.frames > 0 {
 		m.truncate()
-	}
-	if err := errors.Join(errs...); err != nil && !errors.Is(err, errClosed) {
-		err = j.explain("maintain", err)
-		j.mu.Lock()
-		j.stats.LastError, j.stats.LastErrorAt = err, time.Now()
-		j.mu.Unlock()
 	}
 }
 
@@ -241,8 +255,13 @@ func (m *maintainer) index(ctx context.Context) error {
 	}
 	m.j.mu.Lock()
 	defer m.j.mu.Unlock()
-	for _, e := range list {
-		delete(m.j.recents, call.ID(e.id))
+	// A new map, since an old one keeps the memory of its best days.
+	left := make(map[call.ID]int64, len(m.j.recents)/2)
+	for id, n := range m.j.recents {
+		if n > to {
+			left[id] = n
+		}
 	}
+	m.j.recents = left
 	return nil
 }

@@ -214,6 +214,9 @@ func (j *Journal) Create(ctx context.Context, r *call.Record, events ...call.Eve
 	j.next++
 	j.runs[r.ID] = run
 	j.recents[r.ID] = run.n
+	if len(j.recents)%indexAt == 0 {
+		j.callMaintainer()
+	}
 	j.enqueueLocked(op{kind: opCreate, run: run, wait: w, cost: cost})
 	j.mu.Unlock()
 	return j.await(ctx, w)

@@ -197,15 +197,19 @@ func TestShrink(t *testing.T) {
 // emptied when they do.
 func TestWAL(t *testing.T) {
 	j := open(t, t.TempDir(), Options{})
-	largest := int64(0)
-	for i := range 600 {
+	restarts, last := 0, int64(0)
+	for range 3000 { // how many frames it takes depends on the disk
 		past(t, j, 0, 40, 4000)
-		if i%10 == 0 {
-			largest = max(largest, j.Stats().WALBytes)
+		n := j.wal.frames.Load()
+		if n < last {
+			restarts++
+		}
+		if last = n; restarts == 2 {
+			break
 		}
 	}
-	if largest > 2*walFull*4120 || j.Stats().DBBytes < 32<<20 {
-		t.Errorf("the WAL grew to %d bytes; the database has %d", largest, j.Stats().DBBytes)
+	if restarts < 2 {
+		t.Errorf("the WAL started again %d times, and has %d bytes now", restarts, j.Stats().WALBytes)
 	}
 	m := maintenance(t, j)
 	until(t, func() bool { // unless the journal's own maintainer is at it
