@@ -28,31 +28,24 @@ func TestO1FirstByteAtOnce(t *testing.T) {
 		whole(t, x)
 		within(t, "the end of the stream", x.EndAt()-m.Came, time.Second)
 	}
+	h := newHouse(t)
 	for _, p := range []place{overJSONModern, overSSE, overStdio} {
-		t.Run(p.name, func(t *testing.T) {
-			t.Parallel()
-			s := stage(t, wire.Legacy, p)
+		h.add(p.name, wire.Legacy, p.open(t), func(t *testing.T, s *scene) {
 			check(t, s.dn.Start(wire.Call{Args: script(step{Pause: 8000, Text: "done"})}), 8*time.Second)
-			s.g.ended(call.Completed)
+			s.ended(call.Completed)
 		})
 	}
 	for _, agent := range []string{wire.Legacy, wire.Modern} {
-		t.Run("JSON for "+agent, func(t *testing.T) {
-			t.Parallel()
-			up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": wire.Silent(8*time.Second, "done")}})
-			check(t, before(t, up).client(agent, "up").Start(wire.Call{}), 8*time.Second)
-		})
+		up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": wire.Silent(8*time.Second, "done")}})
+		h.http("JSON for "+agent, agent, up, func(t *testing.T, s *scene) { check(t, s.dn.Start(wire.Call{}), 8*time.Second) })
 	}
-	t.Run("headers at once, then silence", func(t *testing.T) {
-		t.Parallel()
-		up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
-			c.SSE()
-			c.Pause(2 * time.Second)
-			c.Event(r.Text("done"))
-			c.End()
-		}}})
-		check(t, before(t, up).client(wire.Legacy, "up").Start(wire.Call{}), 2*time.Second)
-	})
+	h.http("headers at once, then silence", wire.Legacy, wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
+		c.SSE()
+		c.Pause(2 * time.Second)
+		c.Event(r.Text("done"))
+		c.End()
+	}}}), func(t *testing.T, s *scene) { check(t, s.dn.Start(wire.Call{}), 2*time.Second) })
+	h.run("")
 	t.Run("the server is still starting", func(t *testing.T) {
 		t.Parallel()
 		up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"server/discover": func(c *wire.Conn, r *wire.Request) {
@@ -70,11 +63,10 @@ func TestO1FirstByteAtOnce(t *testing.T) {
 // O2: a silent call shows life with comments, and with nothing else.
 func TestO2Keepalive(t *testing.T) {
 	t.Parallel()
+	h := newHouse(t)
 	for _, agent := range []string{wire.Legacy, wire.Modern} {
 		for _, p := range []place{overJSON, overStdio} {
-			t.Run(p.name+" for "+agent, func(t *testing.T) {
-				t.Parallel()
-				s := stage(t, agent, p)
+			h.add(p.name+" for "+agent, agent, p.open(t), func(t *testing.T, s *scene) {
 				x := s.dn.Start(wire.Call{Args: script(step{Pause: 12000, Text: "done"})})
 				m := answered(t, x, "done")
 				about(t, "the result", m.Came, 12*time.Second)
@@ -86,22 +78,20 @@ func TestO2Keepalive(t *testing.T) {
 					t.Errorf("%d comments in 12 s", comments)
 				}
 				head, _, _ := strings.Cut(x.Body(), m.JSON)
-				if lines := strings.Split(strings.TrimSuffix(head, "event: message\ndata: "), "\n"); len(head) == len(strings.Join(lines, "\n")) {
+				head, event := strings.CutSuffix(head, "event: message\ndata: ")
+				if !event {
 					t.Errorf("the result is not an event: %q", head)
-				} else {
-					for _, l := range lines {
-						if l != "" && !strings.HasPrefix(l, ":") {
-							t.Errorf("the line %q before the result", l)
-						}
+				}
+				for l := range strings.SplitSeq(head, "\n") {
+					if l != "" && !strings.HasPrefix(l, ":") {
+						t.Errorf("the line %q before the result", l)
 					}
 				}
 			})
 		}
 	}
 	// With a token, some of the beats are progress messages of ours.
-	t.Run("with a token", func(t *testing.T) {
-		t.Parallel()
-		s := stage(t, wire.Legacy, overJSON)
+	h.add("with a token", wire.Legacy, overJSON.open(t), func(t *testing.T, s *scene) {
 		x := s.dn.Start(wire.Call{Token: `"t"`, Args: script(step{Progress: "1", Message: "one"}, step{Pause: 12000, Progress: "2", Message: "two"}, step{Text: "done"})})
 		answered(t, x, "done")
 		got := told(whole(t, x))
@@ -113,17 +103,19 @@ func TestO2Keepalive(t *testing.T) {
 		}
 		increasing(t, x)
 	})
+	h.run("")
 	t.Run("after a beat setting of one second", func(t *testing.T) {
 		t.Parallel()
-		p := overSSE
-		up := p.open(t)
-		g := start(t, "shutdown: {drain: 1s}\nbeats: {comment: 1s}\nmcpServers: {up: "+up.config()+"}\n")
-		x := g.client(wire.Legacy, "up").Start(wire.Call{Args: script(step{Pause: 4000, Text: "done"})})
-		answered(t, x, "done")
-		whole(t, x)
-		if comments := gaps(t, x, 1500*time.Millisecond); comments < 3 {
-			t.Errorf("%d comments in 4 s", comments)
-		}
+		h := newHouse(t)
+		h.add("", wire.Legacy, overSSE.open(t), func(t *testing.T, s *scene) {
+			x := s.dn.Start(wire.Call{Args: script(step{Pause: 4000, Text: "done"})})
+			answered(t, x, "done")
+			whole(t, x)
+			if comments := gaps(t, x, 1500*time.Millisecond); comments < 3 {
+				t.Errorf("%d comments in 4 s", comments)
+			}
+		})
+		h.run("beats: {comment: 1s}")
 	})
 }
 
@@ -156,38 +148,32 @@ func TestO3JSONOnlyAgent(t *testing.T) {
 			strings.Contains(b, "data:") || strings.Contains(b, "progress") {
 			t.Errorf("HTTP %d %s: %q", x.Status(), h.Get("Content-Type"), b)
 		}
-		r, d := s.g.ended(call.Completed)
-		if n := len(s.g.kinds(r.ID, call.KindProgress)); n != 2 {
+		r := s.ended(call.Completed)
+		if n := len(s.events(r.ID, call.KindProgress)); n != 2 {
 			t.Errorf("%d progress messages in the record", n)
 		}
-		_, d = s.g.audited("delivered", func(_ *call.Record, d []call.Delivery) bool { return len(d) == 1 })
-		if d[0].How != call.Delivered || d[0].Kind != "json" {
-			t.Errorf("delivery %+v", d[0])
+		if d := s.delivered(); d.How != call.Delivered || d.Kind != "json" {
+			t.Errorf("delivery %+v", d)
 		}
 	}
-	everywhere(t, speaking, func(t *testing.T, agent string, p place) {
-		s := stage(t, agent, p)
+	everywhere(t, speaking, func(t *testing.T, s *scene) {
 		s.dn.Accept = wire.AcceptJSON
 		check(t, s, wire.Call{ID: `"x-7"`})
 		check(t, s, wire.Call{ID: `9007199254740993`, Token: `1`}) // a token changes nothing here
 	})
-	t.Run("kill switch", func(t *testing.T) {
-		t.Parallel()
-		check(t, stage(t, wire.Legacy, overSSE, "relay: buffered"), wire.Call{ID: `0`, Token: `1`})
-	})
-	t.Run("bytes unchanged", func(t *testing.T) {
-		t.Parallel()
-		up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
-			c.Answer(r.Progress("1", "", ""), `{"jsonrpc":"2.0", "x":{"z":1,"a":1.50}, "result":{"content":[],"n":12345678901234567890,"id":3}, "id":`+string(r.ID)+`}`)
-		}}})
-		dn := before(t, up).client(wire.Legacy, "up")
-		dn.Accept = wire.AcceptJSON
-		x := dn.Start(wire.Call{ID: `"é"`})
+	h := newHouse(t)
+	h.add("kill switch", wire.Legacy, overSSE.open(t), func(t *testing.T, s *scene) { check(t, s, wire.Call{ID: `0`, Token: `1`}) }, "relay: buffered")
+	h.http("bytes unchanged", wire.Legacy, wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
+		c.Answer(r.Progress("1", "", ""), `{"jsonrpc":"2.0", "x":{"z":1,"a":1.50}, "result":{"content":[],"n":12345678901234567890,"id":3}, "id":`+string(r.ID)+`}`)
+	}}}), func(t *testing.T, s *scene) {
+		s.dn.Accept = wire.AcceptJSON
+		x := s.dn.Start(wire.Call{ID: `"é"`})
 		x.End(0)
 		if want := `{"jsonrpc":"2.0", "x":{"z":1,"a":1.50}, "result":{"content":[],"n":12345678901234567890,"id":3}, "id":"é"}`; x.Body() != want {
 			t.Errorf("body %s", x.Body())
 		}
 	})
+	h.run("")
 }
 
 // O16: parameters and case of a media type say nothing.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,33 +41,30 @@ func TestO11LineEnds(t *testing.T) {
 			"data: " + wire.Log("info", "a log line") + "\n\nretry: 3000\n\n:\n\nevent: message\ndata:" + r.Progress("2", "3", "two") + "\nid: 8\n\n" +
 			"event: message\ndata: " + r.Text("done") + "\n\n"
 	}
+	h := newHouse(t)
 	for _, agent := range []string{wire.Legacy, wire.Modern} {
 		for _, server := range []string{wire.Legacy, wire.Modern} {
-			t.Run(server+" for "+agent, func(t *testing.T) {
-				t.Parallel()
-				up := wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
-					style, bom := strings.CutPrefix(r.Tool, "BOM ")
-					text := lineEnds[style](stream(r))
-					if bom {
-						text = "\uFEFF" + text
-					}
-					c.SSE()
-					c.Body(text)
-					c.End()
-				}}})
-				g := before(t, up)
-				dn := g.client(agent, "up")
+			h.http(server+" for "+agent, agent, wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
+				style, bom := strings.CutPrefix(r.Tool, "BOM ")
+				text := lineEnds[style](stream(r))
+				if bom {
+					text = "\uFEFF" + text
+				}
+				c.SSE()
+				c.Body(text)
+				c.End()
+			}}}), func(t *testing.T, s *scene) {
 				for style := range lineEnds {
 					for _, tool := range []string{style, "BOM " + style} {
-						x := dn.Start(wire.Call{Tool: tool, Token: `"t"`, Meta: `"io.modelcontextprotocol/logLevel":"debug"`})
+						x := s.dn.Start(wire.Call{Tool: tool, Token: `"t"`, Meta: `"io.modelcontextprotocol/logLevel":"debug"`})
 						answered(t, x, "done")
 						tells(t, x, `"t" 1 one`, `"t" 2 two`)
 						all := x.Messages()
 						if len(all) != 4 || all[1].Method != "notifications/message" || all[1].Str("params.data") != "a log line" {
 							t.Errorf("%s: %s", tool, x.Body())
 						}
-						r, _ := g.ended(call.Completed)
-						if notes := g.kinds(r.ID, call.KindNote); len(notes) != 0 {
+						r := s.ended(call.Completed)
+						if notes := s.events(r.ID, call.KindNote); len(notes) != 0 {
 							t.Errorf("%s: the record notes %q", tool, notes[0].Body)
 						}
 					}
@@ -77,38 +75,37 @@ func TestO11LineEnds(t *testing.T) {
 	// Everything else that a tool server says as an event stream: the answers
 	// to initialize and tools/list, and the standalone stream.
 	for style, ends := range lineEnds {
-		t.Run("all streams with "+style, func(t *testing.T) {
-			t.Parallel()
-			sse := func(result string, header ...string) wire.Handler {
-				return func(c *wire.Conn, r *wire.Request) {
-					c.SSE(header...)
-					c.Body(ends(": hi\n\n" + wire.Event("", r.Result(result))))
-					c.End()
-				}
+		sse := func(result string, header ...string) wire.Handler {
+			return func(c *wire.Conn, r *wire.Request) {
+				c.SSE(header...)
+				c.Body(ends(": hi\n\n" + wire.Event("", r.Result(result))))
+				c.End()
 			}
-			up := wire.NewUpstream(t, wire.Options{NoSession: true, On: map[string]wire.Handler{
-				"initialize": sse(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"up","version":"1"}}`),
-				"tools/list": sse(`{"tools":[` + wire.WorkTool + `]}`),
-				"tools/call": func(c *wire.Conn, r *wire.Request) {
-					s := c.Stream()
-					if s == nil {
-						return
-					}
-					s.Body(ends(": hi\n\n" + wire.Event("1", r.Progress("1", "", "one")) + wire.Event("", r.Progress("2", "", "two"))))
-					c.SSE()
-					c.Body(ends(wire.Event("", r.Text("done"))))
-					c.End()
-				},
-			}})
-			dn := before(t, up).client(wire.Legacy, "up")
-			if list := dn.Request("tools/list", ""); list.Str("result.tools.0.name") != "work" {
+		}
+		up := wire.NewUpstream(t, wire.Options{NoSession: true, On: map[string]wire.Handler{
+			"initialize": sse(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"up","version":"1"}}`),
+			"tools/list": sse(`{"tools":[` + wire.WorkTool + `]}`),
+			"tools/call": func(c *wire.Conn, r *wire.Request) {
+				s := c.Stream()
+				if s == nil {
+					return
+				}
+				s.Body(ends(": hi\n\n" + wire.Event("1", r.Progress("1", "", "one")) + wire.Event("", r.Progress("2", "", "two"))))
+				c.SSE()
+				c.Body(ends(wire.Event("", r.Text("done"))))
+				c.End()
+			},
+		}})
+		h.http("all streams with "+style, wire.Legacy, up, func(t *testing.T, s *scene) {
+			if list := s.dn.Request("tools/list", ""); list.Str("result.tools.0.name") != "work" {
 				t.Errorf("tools/list: %s", list.JSON)
 			}
-			x := dn.Start(wire.Call{Token: "5"})
+			x := s.dn.Start(wire.Call{Token: "5"})
 			answered(t, x, "done")
 			tells(t, x, "5 1 one", "5 2 two")
 		})
 	}
+	h.run("")
 }
 
 // O12: a CRLF that is cut in two is one line end, wherever it stands.
@@ -156,16 +153,15 @@ func TestO12SplitCRLF(t *testing.T) {
 			c.End()
 		},
 	}
+	h := newHouse(t)
 	for name, way := range ways {
 		for _, server := range []string{wire.Legacy, wire.Modern} {
 			if server == wire.Modern && name == "standalone" {
 				continue // there is no such stream
 			}
-			t.Run(name+" "+server, func(t *testing.T) {
-				t.Parallel()
-				up := wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": way}})
-				g := before(t, up)
-				x := g.client(wire.Legacy, "up").Start(wire.Call{Token: "1"})
+			up := wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": way}})
+			h.http(name+" "+server, wire.Legacy, up, func(t *testing.T, s *scene) {
+				x := s.dn.Start(wire.Call{Token: "1"})
 				answered(t, x, "done")
 				tells(t, x, "1 1 one")
 				for _, i := range x.Items() {
@@ -173,13 +169,14 @@ func TestO12SplitCRLF(t *testing.T) {
 						t.Errorf("an empty event:\n%q", x.Body())
 					}
 				}
-				r, _ := g.ended(call.Completed)
-				if p, n := g.kinds(r.ID, call.KindProgress), g.kinds(r.ID, call.KindNote); len(p) != 1 || len(n) != 0 {
+				r := s.ended(call.Completed)
+				if p, n := s.events(r.ID, call.KindProgress), s.events(r.ID, call.KindNote); len(p) != 1 || len(n) != 0 {
 					t.Errorf("the record has %d progress messages and %d notes", len(p), len(n))
 				}
 			})
 		}
 	}
+	h.run("")
 }
 
 // O13: a message may be spread over data lines, and the blank after the colon
@@ -202,32 +199,30 @@ func TestO13DataLines(t *testing.T) {
 		},
 		"empty lines": func(m string) string { return "data\ndata:\n" + strings.TrimSuffix(pretty(m), "\n") + "data: \n\n" },
 	}
+	h := newHouse(t)
 	for _, agent := range []string{wire.Legacy, wire.Modern} {
 		for _, server := range []string{wire.Legacy, wire.Modern} {
-			t.Run(server+" for "+agent, func(t *testing.T) {
-				t.Parallel()
-				up := wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
-					c.SSE()
-					c.Body(ways[r.Tool](r.Progress("1", "", "one")) + ways[r.Tool](r.Text("done")))
-					c.End()
-				}}})
-				g := before(t, up)
-				dn := g.client(agent, "up")
+			h.http(server+" for "+agent, agent, wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
+				c.SSE()
+				c.Body(ways[r.Tool](r.Progress("1", "", "one")) + ways[r.Tool](r.Text("done")))
+				c.End()
+			}}}), func(t *testing.T, s *scene) {
 				for name := range ways {
-					x := dn.Start(wire.Call{Tool: name, Token: `"t"`})
+					x := s.dn.Start(wire.Call{Tool: name, Token: `"t"`})
 					answered(t, x, "done")
 					tells(t, x, `"t" 1 one`)
-					dn.Accept = wire.AcceptJSON
-					answered(t, dn.Start(wire.Call{Tool: name}), "done")
-					dn.Accept = ""
-					r, _ := g.ended(call.Completed)
-					if p, n := g.kinds(r.ID, call.KindProgress), g.kinds(r.ID, call.KindNote); len(p) != 1 || len(n) != 0 {
+					s.dn.Accept = wire.AcceptJSON
+					answered(t, s.dn.Start(wire.Call{Tool: name}), "done")
+					s.dn.Accept = ""
+					r := s.ended(call.Completed)
+					if p, n := s.events(r.ID, call.KindProgress), s.events(r.ID, call.KindNote); len(p) != 1 || len(n) != 0 {
 						t.Errorf("%s: the record has %d progress messages and %d notes", name, len(p), len(n))
 					}
 				}
 			})
 		}
 	}
+	h.run("")
 }
 
 // O14: an event without data that only gives an id is no error and no message,
@@ -251,40 +246,38 @@ func TestO14PrimingIsNoError(t *testing.T) {
 		"no retry":     {"id: a_0\ndata:\n\n", (*wire.Conn).Close, 1, 0},
 		"three times":  {priming, (*wire.Conn).End, 3, 50 * time.Millisecond},
 	}
+	h := newHouse(t)
 	for name, w := range ways {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			closed := make(chan time.Time, 10)
-			var message string // the result, made by the call's handler before the resume can come
-			n := 0
-			up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{
-				"tools/call": func(c *wire.Conn, r *wire.Request) {
-					message = r.Text("done")
-					c.SSE()
+		closed := make(chan time.Time, 10)
+		var message atomic.Value // the result, made by the call's handler before the resume can come
+		var resumes atomic.Int64
+		up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{
+			"tools/call": func(c *wire.Conn, r *wire.Request) {
+				message.Store(r.Text("done"))
+				c.SSE()
+				c.Body(w.prime)
+				w.bye(c)
+				closed <- time.Now()
+			},
+			"GET": func(c *wire.Conn, r *wire.Request) {
+				if r.Header.Get("Last-Event-ID") == "" {
+					c.Status(405, "Allow: POST")
+					return
+				}
+				c.SSE()
+				if int(resumes.Add(1)) < w.times {
 					c.Body(w.prime)
 					w.bye(c)
 					closed <- time.Now()
-				},
-				"GET": func(c *wire.Conn, r *wire.Request) {
-					if r.Header.Get("Last-Event-ID") == "" {
-						c.Status(405, "Allow: POST")
-						return
-					}
-					c.SSE()
-					if n++; n < w.times {
-						c.Body(w.prime)
-						w.bye(c)
-						closed <- time.Now()
-						return
-					}
-					c.EventID("a_1", message)
-					c.End()
-				},
-			}})
-			g := before(t, up)
-			dn := g.client(wire.Legacy, "up")
+					return
+				}
+				c.EventID("a_1", message.Load().(string))
+				c.End()
+			},
+		}})
+		h.http(name, wire.Legacy, up, func(t *testing.T, s *scene) {
 			up.WaitRequest("GET", 1, 0) // the standalone stream, which is not offered
-			x := dn.Start(wire.Call{Token: "1"})
+			x := s.dn.Start(wire.Call{Token: "1"})
 			answered(t, x, "done")
 			if all := whole(t, x); len(all) != 1 {
 				t.Errorf("the agent got\n%s", x.Body())
@@ -309,7 +302,7 @@ func TestO14PrimingIsNoError(t *testing.T) {
 			if up.Count("tools/call") != 1 {
 				t.Errorf("%d calls", up.Count("tools/call"))
 			}
-			r, _ := g.ended(call.Completed)
+			r := s.ended(call.Completed)
 			if r.End.ToolError {
 				t.Errorf("the record says %+v", r.End)
 			}
@@ -317,52 +310,47 @@ func TestO14PrimingIsNoError(t *testing.T) {
 	}
 	// Priming at the head of a stream that then goes on, in both eras.
 	for _, server := range []string{wire.Legacy, wire.Modern} {
-		t.Run("and goes on, "+server, func(t *testing.T) {
-			t.Parallel()
-			up := wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
-				c.SSE()
-				c.Body(priming, wire.Event("a_1", r.Progress("1", "", "one")), "data:\n\n", wire.Event("a_2", r.Text("done")))
-				c.End()
-			}}})
-			g := before(t, up)
-			x := g.client(wire.Legacy, "up").Start(wire.Call{Token: "1"})
+		h.http("and goes on, "+server, wire.Legacy, wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
+			c.SSE()
+			c.Body(priming, wire.Event("a_1", r.Progress("1", "", "one")), "data:\n\n", wire.Event("a_2", r.Text("done")))
+			c.End()
+		}}}), func(t *testing.T, s *scene) {
+			x := s.dn.Start(wire.Call{Token: "1"})
 			answered(t, x, "done")
 			tells(t, x, "1 1 one")
-			r, _ := g.ended(call.Completed)
-			if notes := g.kinds(r.ID, call.KindNote); len(notes) != 0 {
+			r := s.ended(call.Completed)
+			if notes := s.events(r.ID, call.KindNote); len(notes) != 0 {
 				t.Errorf("the record notes %q", notes[0].Body)
 			}
 		})
 	}
 	// There is nothing to take up in the stateless era, and the call must not be sent again.
-	t.Run("closes, modern", func(t *testing.T) {
-		t.Parallel()
-		up := wire.NewUpstream(t, wire.Options{Version: wire.Modern, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, _ *wire.Request) {
-			c.SSE()
-			c.Body(priming)
-			c.Close()
-		}}})
-		s := &scene{t: t, g: before(t, up)}
-		s.unknown(s.g.client(wire.Legacy, "up").Start(wire.Call{}))
+	up := wire.NewUpstream(t, wire.Options{Version: wire.Modern, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, _ *wire.Request) {
+		c.SSE()
+		c.Body(priming)
+		c.Close()
+	}}})
+	h.http("closes, modern", wire.Legacy, up, func(t *testing.T, s *scene) {
+		s.unknown(s.dn.Start(wire.Call{}))
 		up.Quiet("tools/call", 1, 300*time.Millisecond)
 	})
+	h.run("")
 }
 
 // O15: characters survive being cut into bytes.
 func TestO15CutCharacters(t *testing.T) {
 	t.Parallel()
 	text := strings.Repeat("é€🙂", 100)
-	everywhere(t, append(slices.Clone(speaking), overJSONModern), func(t *testing.T, agent string, p place) {
-		s := stage(t, agent, p)
+	everywhere(t, append(slices.Clone(speaking), overJSONModern), func(t *testing.T, s *scene) {
 		steps := []step{{Progress: "1", Message: text, Slow: true}, {Text: text, Slow: true}}
-		if p == overJSONModern {
+		if s.place == overJSONModern {
 			steps = steps[1:]
 		}
 		args := fmt.Sprintf(`{"note":%q,%s`, text, script(steps...)[1:])
 		body := s.dn.Message("1", "tools/call", `"name":"work","arguments":`+args, `"progressToken":1`)
 		x := s.dn.Start(wire.Call{ID: "1", Pieces: wire.Bytewise(body)}) // cut on the way in, too
 		answered(t, x, text)
-		if p == overJSONModern {
+		if s.place == overJSONModern {
 			tells(t, x)
 		} else {
 			tells(t, x, "1 1 "+text)
@@ -373,8 +361,8 @@ func TestO15CutCharacters(t *testing.T) {
 		if got := s.up.waitSeen(t, "tools/call", 1).Str("params.arguments.note"); got != text {
 			t.Errorf("the tool server saw %.40q", got)
 		}
-		r, _ := s.g.ended(call.Completed)
-		events := s.g.events(r.ID)
+		r := s.ended(call.Completed)
+		events := s.events(r.ID, 0)
 		if end := string(events[len(events)-1].Body); !strings.Contains(end, text) {
 			t.Errorf("the record has %.80q", end)
 		}

@@ -98,40 +98,35 @@ func TestO17StreamEndsWithoutAnswer(t *testing.T) {
 			c.End()
 		}, true},
 	}
+	h := newHouse(t)
 	for name, w := range ways {
 		for _, server := range []string{wire.Legacy, wire.Modern} {
-			t.Run(name+", "+server, func(t *testing.T) {
-				t.Parallel()
-				o := newOnce()
-				up := wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": o.do(w.do)}})
-				s := &scene{t: t, g: before(t, up)}
-				agent := wire.Legacy
-				if name == "ends" || name == "half JSON" {
-					agent = server // both eras of agents
-				}
-				dn := s.g.client(agent, "up")
-				x := dn.Start(wire.Call{Token: "1"})
+			o := newOnce()
+			up := wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": o.do(w.do)}})
+			agent := wire.Legacy
+			if name == "ends" || name == "half JSON" {
+				agent = server // both eras of agents
+			}
+			h.http(name+", "+server, agent, up, func(t *testing.T, s *scene) {
+				x := s.dn.Start(wire.Call{Token: "1"})
+				m := x.TimedResponse(0)
+				within(t, "the answer to the close", time.Now().Add(m.Came-x.Since()).Sub(<-o.gone), time.Second)
 				s.unknown(x)
-				if d := time.Since(<-o.gone); d > time.Second {
-					t.Errorf("answered %v after the close", d)
-				}
 				if w.saw {
 					tells(t, x, "1 1 one")
 				}
 				if n := o.ran.Load(); n != 1 {
 					t.Errorf("the tool ran %d times", n)
 				}
-				answered(t, dn.Start(wire.Call{}), "again") // the session goes on
+				answered(t, s.dn.Start(wire.Call{}), "again") // the session goes on
 			})
 		}
 	}
 	for _, name := range []string{"die", "die modern", "mute"} {
 		for _, agent := range []string{wire.Legacy, wire.Modern} {
-			t.Run(name+" for "+agent, func(t *testing.T) {
-				t.Parallel()
-				cmd := wire.NewCommand(t, name)
-				s := &scene{t: t, g: start(t, "mcpServers: {up: "+cmd.Config()+"}\n")}
-				x := s.g.client(agent, "up").Start(wire.Call{Token: "1"})
+			cmd := wire.NewCommand(t, name)
+			h.add(name+" for "+agent, agent, tool{cmd: cmd}, func(t *testing.T, s *scene) {
+				x := s.dn.Start(wire.Call{Token: "1"})
 				m := s.unknown(x)
 				if name != "mute" {
 					tells(t, x, "1 1 one")
@@ -144,6 +139,7 @@ func TestO17StreamEndsWithoutAnswer(t *testing.T) {
 			})
 		}
 	}
+	h.run("")
 }
 
 func count(notes []wire.Note, part string) (n int) {
@@ -177,29 +173,27 @@ func TestO18SessionLostInCall(t *testing.T) {
 		},
 		"404 and the conversation": func(c *wire.Conn, r *wire.Request) { c.JSON(404, r.Fail("-32001", "Session not found")); c.Close() },
 	}
+	h := newHouse(t)
 	for name, refuse := range refusals {
 		for _, agent := range []string{wire.Legacy, wire.Modern} {
 			if agent == wire.Modern && name != "404 with an error" {
 				continue
 			}
-			t.Run(name+" for "+agent, func(t *testing.T) {
-				t.Parallel()
-				o := newOnce()
-				var up *wire.Upstream
-				up = wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": o.do(func(c *wire.Conn, r *wire.Request) {
-					up.Forget()
-					refuse(c, r)
-				})}})
-				s := &scene{t: t, g: before(t, up)}
-				dn := s.g.client(agent, "up")
+			o := newOnce()
+			var up *wire.Upstream
+			up = wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": o.do(func(c *wire.Conn, r *wire.Request) {
+				up.Forget()
+				refuse(c, r)
+			})}})
+			h.http(name+" for "+agent, agent, up, func(t *testing.T, s *scene) {
 				up.WaitRequest("GET", 1, 0)
-				s.unknown(dn.Start(wire.Call{}))
+				s.unknown(s.dn.Start(wire.Call{}))
 				up.WaitRequest("initialize", 2, 0)
 				up.Quiet("tools/call", 1, 10*time.Second)
 				if n, ran := up.Count("initialize"), o.ran.Load(); n != 2 || ran != 1 {
 					t.Errorf("%d initializes, and the tool ran %d times", n, ran)
 				}
-				next := dn.Start(wire.Call{}) // the same session of the agent's
+				next := s.dn.Start(wire.Call{}) // the same session of the agent's
 				answered(t, next, "again")
 				old, now := up.Requests("tools/call")[0], up.Requests("tools/call")[1]
 				if a, b := old.Header.Get("Mcp-Session-Id"), now.Header.Get("Mcp-Session-Id"); a == b || a == "" || b == "" {
@@ -208,10 +202,11 @@ func TestO18SessionLostInCall(t *testing.T) {
 				if n := up.Count("initialize"); n != 2 {
 					t.Errorf("%d initializes", n)
 				}
-				s.g.ended(call.Completed)
+				s.ended(call.Completed)
 			})
 		}
 	}
+	h.run("")
 }
 
 // O19: a connection that dies after the call was read leaves its outcome open;
@@ -226,35 +221,31 @@ func TestO19ResetAfterRead(t *testing.T) {
 		"no HTTP":            func(c *wire.Conn) { c.Write("220 smtp.example ESMTP\r\n"); c.Close() },
 		"late":               func(c *wire.Conn) { c.Pause(700 * time.Millisecond); c.Reset() },
 	}
+	h := newHouse(t)
 	for name, bye := range ways {
 		for _, server := range []string{wire.Legacy, wire.Modern} {
-			t.Run(name+", "+server, func(t *testing.T) {
-				t.Parallel()
-				o := newOnce()
-				up := wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": o.do(func(c *wire.Conn, _ *wire.Request) { bye(c) })}})
-				s := &scene{t: t, g: before(t, up)}
-				dn := s.g.client(server, "up")
+			o := newOnce()
+			up := wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": o.do(func(c *wire.Conn, _ *wire.Request) { bye(c) })}})
+			h.http(name+", "+server, server, up, func(t *testing.T, s *scene) {
 				up.WaitRequest("tools/list", 1, 0) // there is a connection to use again
-				s.unknown(dn.Start(wire.Call{}))
+				s.unknown(s.dn.Start(wire.Call{}))
 				up.Quiet("tools/call", 1, 10*time.Second)
 				if n := o.ran.Load(); n != 1 {
 					t.Errorf("the tool ran %d times", n)
 				}
-				answered(t, dn.Start(wire.Call{}), "again")
+				answered(t, s.dn.Start(wire.Call{}), "again")
 			})
 		}
 	}
-	t.Run("on a new connection", func(t *testing.T) {
-		t.Parallel()
-		o := newOnce()
-		up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": o.do(func(c *wire.Conn, _ *wire.Request) { c.Reset() })}})
-		s := &scene{t: t, g: before(t, up)}
-		dn := s.g.client(wire.Legacy, "up")
+	o := newOnce()
+	up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": o.do(func(c *wire.Conn, _ *wire.Request) { c.Reset() })}})
+	h.http("on a new connection", wire.Legacy, up, func(t *testing.T, s *scene) {
 		up.WaitRequest("GET", 1, 0)
 		up.Cut(false) // the connections that longcall keeps
-		s.unknown(dn.Start(wire.Call{}))
+		s.unknown(s.dn.Start(wire.Call{}))
 		up.Quiet("tools/call", 1, 10*time.Second)
 	})
+	h.run("")
 }
 
 // O20: an agent of a session that goes away takes nothing with it: the call
@@ -269,15 +260,9 @@ func TestO20AgentGoesAway(t *testing.T) {
 		wait(time.Second - x.Since())
 		bye(x)
 		wait(4*time.Second - x.Since())
-		j := s.g.journal()
-		records, err := j.List(t.Context(), newest)
-		if err != nil || len(records) != 1 {
-			t.Fatalf("%d records, %v", len(records), err)
-		}
-		r := records[0]
-		d, err := j.Deliveries(t.Context(), r.ID)
-		if err != nil || len(d) != 1 || d[0].How != call.AbortedDownstream {
-			t.Errorf("deliveries %+v, %v", d, err)
+		r, d := s.audited("there", func(*call.Record, []call.Delivery) bool { return true })
+		if len(d) != 1 || d[0].How != call.AbortedDownstream {
+			t.Errorf("deliveries %+v", d)
 		}
 		if r.End.Outcome != call.Completed || r.End.ToolError {
 			t.Errorf("the record says %+v", r.End)
@@ -286,34 +271,27 @@ func TestO20AgentGoesAway(t *testing.T) {
 		if len(d) == 1 {
 			about(t, "the agent left", d[0].Ended.Sub(r.Started), time.Second)
 		}
-		if end := s.g.kinds(r.ID, call.KindEnd); len(end) != 1 || !strings.Contains(string(end[0].Body), "the answer") {
+		if end := s.events(r.ID, call.KindEnd); len(end) != 1 || !strings.Contains(string(end[0].Body), "the answer") {
 			t.Errorf("the record has not the tool server's result: %+v", end)
 		}
 		if got := s.up.seen("notifications/cancelled"); len(got) != 0 {
 			t.Errorf("the tool server was told %s", got[0].JSON)
 		}
 	}
+	h := newHouse(t)
 	for _, p := range []place{overSSE, overJSON, overSSEModern, overStdio} {
 		for name, bye := range ways {
-			t.Run(p.name+" "+name, func(t *testing.T) {
-				t.Parallel()
-				check(t, stage(t, wire.Legacy, p), wire.Call{Token: "1"}, bye)
-			})
+			h.add(p.name+" "+name, wire.Legacy, p.open(t), func(t *testing.T, s *scene) { check(t, s, wire.Call{Token: "1"}, bye) })
 		}
 	}
-	t.Run("JSON agent", func(t *testing.T) {
-		t.Parallel()
-		s := stage(t, wire.Legacy, overSSE)
+	h.add("JSON agent", wire.Legacy, overSSE.open(t), func(t *testing.T, s *scene) {
 		s.dn.Accept = wire.AcceptJSON
 		check(t, s, wire.Call{}, (*wire.Exchange).Close)
 	})
-	t.Run("modern agent, detached by policy", func(t *testing.T) {
-		t.Parallel()
-		check(t, stage(t, wire.Modern, overSSE, "on_disconnect: detach"), wire.Call{}, (*wire.Exchange).Close)
-	})
-	t.Run("and its session is closed", func(t *testing.T) {
-		t.Parallel()
-		s := stage(t, wire.Legacy, overSSE)
+	h.add("modern agent, detached by policy", wire.Modern, overSSE.open(t), func(t *testing.T, s *scene) {
+		check(t, s, wire.Call{}, (*wire.Exchange).Close)
+	}, "on_disconnect: detach")
+	h.add("and its session is closed", wire.Legacy, overSSE.open(t), func(t *testing.T, s *scene) {
 		check(t, s, wire.Call{}, func(x *wire.Exchange) {
 			x.Close()
 			if status := s.dn.Delete(); status/100 != 2 {
@@ -323,20 +301,18 @@ func TestO20AgentGoesAway(t *testing.T) {
 	})
 	// In the stateless era a closed stream is a cancel, after the grace; the
 	// record says what was seen, not what it may have meant.
-	t.Run("modern agent", func(t *testing.T) {
-		t.Parallel()
-		s := stage(t, wire.Modern, overSSE, "disconnect_grace: 300ms")
+	h.add("modern agent", wire.Modern, overSSE.open(t), func(t *testing.T, s *scene) {
 		x := s.dn.Start(wire.Call{Args: script(step{Pause: 3000, Text: "the answer"})})
 		s.up.waitSeen(t, "tools/call", 1)
 		x.Close()
-		r, _ := s.g.ended(call.Cancelled)
-		_, d := s.g.audited("delivered", func(_ *call.Record, d []call.Delivery) bool { return len(d) == 1 })
-		if r.End.By != "disconnect" || d[0].How != call.AbortedDownstream {
-			t.Errorf("the record says %+v, %+v", r.End, d[0])
+		r := s.ended(call.Cancelled)
+		if d := s.delivered(); r.End.By != "disconnect" || d.How != call.AbortedDownstream {
+			t.Errorf("the record says %+v, %+v", r.End, d)
 		}
 		got := s.up.waitSeen(t, "notifications/cancelled", 1)
 		if id := s.up.seen("tools/call")[0].ID; !slices.Equal(got.At("params.requestId"), id) {
 			t.Errorf("the tool server was told %s about the call %s", got.JSON, id)
 		}
-	})
+	}, "disconnect_grace: 300ms")
+	h.run("")
 }

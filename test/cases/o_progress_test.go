@@ -28,8 +28,7 @@ func increasing(t *testing.T, x *wire.Exchange) {
 // O4: a token comes back as it was, also one that is false in some languages.
 func TestO4TokenZero(t *testing.T) {
 	t.Parallel()
-	everywhere(t, speaking, func(t *testing.T, agent string, p place) {
-		s := stage(t, agent, p)
+	everywhere(t, speaking, func(t *testing.T, s *scene) {
 		steps := script(step{Progress: "1", Message: "a"}, step{Progress: "2", Message: "b"}, step{Progress: "3", Total: "3", Message: "c"}, step{Text: "done"})
 		own := map[string]bool{}
 		for i, token := range []string{`0`, `"0"`, `""`, `-7`, `1.5`, `9007199254740993`, `"a\"b\\ é"`, `"\u0030"`} {
@@ -48,8 +47,7 @@ func TestO4TokenZero(t *testing.T) {
 // O5: 0 and "0" are two tokens, also in one session and interleaved.
 func TestO5TokenTypes(t *testing.T) {
 	t.Parallel()
-	everywhere(t, speaking, func(t *testing.T, agent string, p place) {
-		s := stage(t, agent, p)
+	everywhere(t, speaking, func(t *testing.T, s *scene) {
 		a := s.dn.Start(wire.Call{Token: `"0"`, ID: `"1"`, Args: script(
 			step{Turn: 1, Progress: "1", Message: "a1"}, step{Turn: 3, Progress: "2", Message: "a2"}, step{Turn: 5, Progress: "3", Message: "a3"}, step{Turn: 8, Text: "a"})})
 		b := s.dn.Start(wire.Call{Token: `0`, ID: `1`, Args: script(
@@ -64,10 +62,9 @@ func TestO5TokenTypes(t *testing.T) {
 // O6: who gave no token gets no progress, whatever the tool server sends.
 func TestO6NoToken(t *testing.T) {
 	t.Parallel()
-	everywhere(t, speaking, func(t *testing.T, agent string, p place) {
-		s := stage(t, agent, p)
+	everywhere(t, speaking, func(t *testing.T, s *scene) {
 		var listen *wire.Exchange
-		if agent == wire.Legacy {
+		if s.agent == wire.Legacy {
 			listen = s.dn.Listen("")
 			listen.WaitItems(1, 0)
 		}
@@ -80,8 +77,8 @@ func TestO6NoToken(t *testing.T) {
 			if strings.Contains(x.Body(), "notifications/progress") {
 				t.Errorf("progress without a token:\n%s", x.Body())
 			}
-			r, _ := s.g.ended(call.Completed)
-			for _, e := range s.g.kinds(r.ID, call.KindProgress) {
+			r := s.ended(call.Completed)
+			for _, e := range s.events(r.ID, call.KindProgress) {
 				if !strings.Contains(string(e.Body), `"own"`) {
 					t.Errorf("the record has progress for nobody: %s", e.Body)
 				}
@@ -119,36 +116,34 @@ func TestO7SameTokenTwoAgents(t *testing.T) {
 			}
 		}
 	}
-	everywhere(t, speaking, func(t *testing.T, agent string, p place) {
-		s := stage(t, agent, p)
-		check(t, s.up, s.dn, s.g.client(agent, "up"))
+	everywhere(t, speaking, func(t *testing.T, s *scene) {
+		check(t, s.up, s.dn, s.client(s.agent))
 	})
-	everywhere(t, []place{overSSE, overSSEModern, overJSONModern}, func(t *testing.T, agent string, p place) {
-		t.Run("two principals", func(t *testing.T) {
-			if p.json {
-				p.json = false
-			}
-			up := p.open(t)
-			g := start(t, "shutdown: {drain: 1s}\nauth: {tokens: {ann: ann-0123456789abcdef0123456789, bob: bob-0123456789abcdef0123456789}}\nmcpServers: {up: "+up.config()+"}\n")
-			var agents []*wire.Client
-			for _, who := range []string{"ann", "bob"} {
-				dn := wire.NewClient(t, g.app.URL()+"/mcp/up", agent)
-				dn.Header = map[string]string{"Authorization": "Bearer " + who + "-0123456789abcdef0123456789"}
-				dn.Initialize()
-				agents = append(agents, dn)
-			}
-			check(t, up, agents[0], agents[1])
-		})
-	})
+	for _, p := range []place{overSSE, overSSEModern} {
+		for _, agent := range []string{wire.Legacy, wire.Modern} {
+			t.Run("two principals, "+p.name+" for "+agent, func(t *testing.T) {
+				t.Parallel()
+				up := p.open(t)
+				g := start(t, "shutdown: {drain: 1s}\nauth: {tokens: {ann: ann-0123456789abcdef0123456789, bob: bob-0123456789abcdef0123456789}}\nmcpServers: {up: "+up.config()+"}\n")
+				var agents []*wire.Client
+				for _, who := range []string{"ann", "bob"} {
+					dn := wire.NewClient(t, g.app.URL()+"/mcp/up", agent)
+					dn.Header = map[string]string{"Authorization": "Bearer " + who + "-0123456789abcdef0123456789"}
+					dn.Initialize()
+					agents = append(agents, dn)
+				}
+				check(t, up, agents[0], agents[1])
+			})
+		}
+	}
 }
 
 // O8: progress that comes after the result goes nowhere, and harms nothing.
 func TestO8LateProgress(t *testing.T) {
 	t.Parallel()
-	everywhere(t, speaking, func(t *testing.T, agent string, p place) {
-		s := stage(t, agent, p)
+	everywhere(t, speaking, func(t *testing.T, s *scene) {
 		var listen *wire.Exchange
-		if agent == wire.Legacy {
+		if s.agent == wire.Legacy {
 			listen = s.dn.Listen("")
 			listen.WaitItems(1, 0)
 		}
@@ -156,11 +151,11 @@ func TestO8LateProgress(t *testing.T) {
 			step{Turn: 1, Pause: 200, Progress: "2", Message: "late"}, step{Turn: 2, Progress: "3", Message: "later"})})
 		answered(t, x, "done")
 		tells(t, x, "1 1 early")
-		r, _ := s.g.ended(call.Completed)
+		r := s.ended(call.Completed)
 		next := s.dn.Start(wire.Call{Token: `1`, Args: script(step{Turn: 3, Progress: "7", Message: "next"}, step{Pause: 100, Text: "again"})})
 		answered(t, next, "again")
 		tells(t, next, "1 7 next")
-		if events := s.g.events(r.ID); events[len(events)-1].Kind != call.KindEnd {
+		if events := s.events(r.ID, 0); events[len(events)-1].Kind != call.KindEnd {
 			t.Errorf("the record goes on after the end: %v", events[len(events)-1])
 		}
 		if listen != nil {
@@ -175,11 +170,10 @@ func TestO8LateProgress(t *testing.T) {
 // stream, as it comes.
 func TestO9PathB(t *testing.T) {
 	t.Parallel()
+	h := newHouse(t)
 	for _, p := range []place{overJSON, overGET} {
 		for _, agent := range []string{wire.Legacy, wire.Modern} {
-			t.Run(p.name+" for "+agent, func(t *testing.T) {
-				t.Parallel()
-				s := stage(t, agent, p)
+			h.add(p.name+" for "+agent, agent, p.open(t), func(t *testing.T, s *scene) {
 				var listen *wire.Exchange
 				if agent == wire.Legacy {
 					listen = s.dn.Listen("")
@@ -201,13 +195,13 @@ func TestO9PathB(t *testing.T) {
 			})
 		}
 	}
+	h.run("")
 }
 
 // O10: values that do not increase are raised, and their messages kept.
 func TestO10Monotonic(t *testing.T) {
 	t.Parallel()
-	everywhere(t, speaking, func(t *testing.T, agent string, p place) {
-		s := stage(t, agent, p)
+	everywhere(t, speaking, func(t *testing.T, s *scene) {
 		for _, values := range []string{"1 1 3 2 4", "0 0 0 1", "-3 -5 2", "5 4 3 2 1 6", "1e2 100 100.5", "0.1 0.1 0.3", "100/100 100/100 100/100 101/100", "1 2 3"} {
 			var steps []step
 			var want []string

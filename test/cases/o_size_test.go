@@ -48,7 +48,7 @@ func (s *scene) tooMuch(x *wire.Exchange, limit int) {
 		s.t.Errorf("the answer's _meta says %s", o)
 	}
 	whole(s.t, x)
-	r, _ := s.g.ended(call.Failed)
+	r := s.ended(call.Failed)
 	if r.End.Limit != "message_bytes" {
 		s.t.Errorf("the record says %+v", r.End)
 	}
@@ -59,8 +59,7 @@ func (s *scene) tooMuch(x *wire.Exchange, limit int) {
 func TestO25LargeMessages(t *testing.T) {
 	t.Parallel()
 	const limit = 1 << 20
-	everywhere(t, []place{overSSE, overJSON, overSSEModern, overJSONModern, overStdio, overStdioModern}, func(t *testing.T, agent string, p place) {
-		s := stage(t, agent, p, "limits: {message: 1MiB}", "tools: {small: {limits: {message: 64KiB}}, big: {limits: {message: 2MiB}}}")
+	everywhere(t, []place{overSSE, overJSON, overSSEModern, overJSONModern, overStdio, overStdioModern}, func(t *testing.T, s *scene) {
 		size := func(tool string, n int) *wire.Exchange {
 			return s.dn.Start(wire.Call{Tool: tool, Token: "1", Args: script(step{Size: n})})
 		}
@@ -86,37 +85,35 @@ func TestO25LargeMessages(t *testing.T) {
 		passes("big", 2*limit)
 		s.tooMuch(size("big", 2*limit+1), 2*limit)
 		answered(t, s.dn.Start(wire.Call{}), "worked")
-		if p.stdio {
+		if s.up.cmd != nil {
 			if n := len(s.up.cmd.Notes("start")); n != 1 {
 				t.Errorf("%d processes", n)
 			}
 		} else if n := s.up.http.Count("initialize"); n > 1 {
 			t.Errorf("%d initializes", n)
 		}
-	})
+	}, "limits: {message: 1MiB}", "tools: {small: {limits: {message: 64KiB}}, big: {limits: {message: 2MiB}}}")
 	// What is over the limit and no answer is left out; the call goes on.
-	everywhere(t, []place{overSSE, overGET, overSSEModern, overStdio, overStdioModern}, func(t *testing.T, agent string, p place) {
-		s := stage(t, agent, p, "limits: {message: 64KiB}")
+	everywhere(t, []place{overSSE, overGET, overSSEModern, overStdio, overStdioModern}, func(t *testing.T, s *scene) {
 		x := s.dn.Start(wire.Call{Token: "1", Args: script(step{Progress: "1", Message: "one"}, step{Progress: "2", Message: strings.Repeat("y", 70<<10)}, step{Progress: "3", Message: "three"}, step{Text: "done"})})
 		answered(t, x, "done")
 		tells(t, x, "1 1 one", "1 3 three")
-		s.g.ended(call.Completed)
-	})
+		s.ended(call.Completed)
+	}, "limits: {message: 64KiB}")
 	// And it is said when no answer follows it.
+	h := newHouse(t)
 	for _, server := range []string{wire.Legacy, wire.Modern} {
-		t.Run("unanswered "+server, func(t *testing.T) {
-			t.Parallel()
-			up := wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
-				c.SSE()
-				c.Event(r.Text(strings.Repeat("x", 100<<10)))
-				c.Hold() // the stream stays open after the answer
-			}}})
-			s := &scene{t: t, g: before(t, up, "limits: {message: 64KiB}")}
-			x := s.g.client(wire.Legacy, "up").Start(wire.Call{})
+		h.http("unanswered "+server, wire.Legacy, wire.NewUpstream(t, wire.Options{Version: server, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
+			c.SSE()
+			c.Event(r.Text(strings.Repeat("x", 100<<10)))
+			c.Hold() // the stream stays open after the answer
+		}}}), func(t *testing.T, s *scene) {
+			x := s.dn.Start(wire.Call{})
 			s.tooMuch(x, 64<<10)
 			within(t, "the answer", x.EndAt(), 5*time.Second)
-		})
+		}, "limits: {message: 64KiB}")
 	}
+	h.run("")
 }
 
 // O26: what a tool server writes to stderr stops nothing, is not kept whole,

@@ -147,15 +147,18 @@ var (
 )
 
 // everywhere runs a case for agents of both eras at each kind of tool server
-// that can do what it needs.
-func everywhere(t *testing.T, at []place, f func(t *testing.T, agent string, p place)) {
+// that can do what it needs, all behind one longcall. more are YAML members of
+// each server's config.
+func everywhere(t *testing.T, at []place, f func(t *testing.T, s *scene), more ...string) {
 	t.Helper()
+	h := newHouse(t)
 	for _, p := range at {
-		t.Run(p.name, func(t *testing.T) { t.Parallel(); f(t, wire.Legacy, p) })
+		h.add(p.name, wire.Legacy, p.open(t), f, more...).place = p
 		if p == overSSE || p == overSSEModern || p == overStdio {
-			t.Run(p.name+" for a modern agent", func(t *testing.T) { t.Parallel(); f(t, wire.Modern, p) })
+			h.add(p.name+" for a modern agent", wire.Modern, p.open(t), f, more...).place = p
 		}
 	}
+	h.run("")
 }
 
 // speaking are the places that can send progress.
@@ -228,6 +231,16 @@ func (u tool) config(more ...string) string {
 	return entry + "}"
 }
 
+// isFor says whose test fails when something is waited for in vain.
+func (u tool) isFor(t *testing.T) {
+	if u.http != nil {
+		u.http.For(t)
+	}
+	if u.cmd != nil {
+		u.cmd.For(t)
+	}
+}
+
 // seen is a message that a tool server got.
 type seen struct {
 	wire.Msg
@@ -269,19 +282,152 @@ func (u tool) waitSeen(t *testing.T, method string, n int) seen {
 
 // scene is one agent before longcall before one tool server.
 type scene struct {
-	t  *testing.T
-	g  *gateway
-	dn *wire.Client
-	up tool
+	t     *testing.T
+	g     *gateway
+	dn    *wire.Client
+	up    tool
+	name  string // of the server in the config
+	agent string // era of the agent
+	place place  // of the server, if everywhere chose it
 }
 
-// stage makes a scene. more are YAML members of the server's config.
-func stage(t *testing.T, agent string, p place, more ...string) *scene {
-	t.Helper()
-	s := &scene{t: t, up: p.open(t)}
-	s.g = start(t, "shutdown: {drain: 1s}\nmcpServers: {up: "+s.up.config(more...)+"}\n")
-	s.dn = s.g.client(agent, "up")
+// house is one longcall before the tool servers of many scenes: its start is
+// most of what a scene costs.
+type house struct {
+	t       *testing.T
+	entries []string
+	parts   []part
+}
+
+type part struct {
+	name string
+	s    *scene
+	f    func(t *testing.T, s *scene)
+}
+
+func newHouse(t *testing.T) *house { return &house{t: t} }
+
+// server adds a tool server to the config and returns its name there.
+func (h *house) server(up tool, more ...string) string {
+	name := fmt.Sprintf("s%d", len(h.entries)+1)
+	h.entries = append(h.entries, name+": "+up.config(more...))
+	return name
+}
+
+// add adds a part of the case, with a tool server of its own.
+func (h *house) add(name, agent string, up tool, f func(t *testing.T, s *scene), more ...string) *scene {
+	s := &scene{up: up, name: h.server(up, more...), agent: agent}
+	h.parts = append(h.parts, part{name, s, f})
 	return s
+}
+
+// http adds a part whose tool server is a scripted one over HTTP.
+func (h *house) http(name, agent string, up *wire.Upstream, f func(t *testing.T, s *scene), more ...string) *scene {
+	return h.add(name, agent, tool{http: up}, f, more...)
+}
+
+// run starts longcall, with further lines of config, and runs the parts side by side.
+func (h *house) run(lines string) {
+	h.t.Helper()
+	if lines != "" {
+		lines += "\n"
+	}
+	g := start(h.t, "shutdown: {drain: 1s}\n"+lines+"mcpServers: {"+strings.Join(h.entries, ", ")+"}\n")
+	for _, p := range h.parts {
+		h.t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			s := p.s
+			s.t, s.g = t, g
+			s.up.isFor(t)
+			s.dn = s.client(s.agent)
+			p.f(t, s)
+		})
+	}
+}
+
+// stage makes a scene of its own. more are YAML members of the server's config.
+func stage(t *testing.T, agent string, up tool, more ...string) *scene {
+	t.Helper()
+	s := &scene{t: t, up: up, name: "up", agent: agent}
+	s.g = start(t, "shutdown: {drain: 1s}\nmcpServers: {up: "+s.up.config(more...)+"}\n")
+	s.dn = s.client(agent)
+	return s
+}
+
+// client is another agent at the scene's server.
+func (s *scene) client(version string) *wire.Client {
+	s.t.Helper()
+	c := wire.NewClient(s.t, s.g.app.URL()+"/mcp/"+s.name, version)
+	c.Initialize()
+	return c
+}
+
+// audited waits until the record of the newest call at the scene's server is
+// as want says, and returns it.
+func (s *scene) audited(what string, want func(r *call.Record, d []call.Delivery) bool) (call.Record, []call.Delivery) {
+	s.t.Helper()
+	j := s.g.journal()
+	tick, over := time.NewTicker(10*time.Millisecond), time.After(wire.Timeout)
+	defer tick.Stop()
+	for {
+		records, err := j.List(s.t.Context(), sqlite.Filter{Server: s.name, Limit: 1})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		var r call.Record
+		var d []call.Delivery
+		if len(records) > 0 {
+			r = records[0]
+			if d, err = j.Deliveries(s.t.Context(), r.ID); err != nil {
+				s.t.Fatal(err)
+			}
+			if want(&r, d) {
+				return r, d
+			}
+		}
+		select {
+		case <-tick.C: // the journal is another process's view: it has no event to wait for
+		case <-over:
+			s.t.Fatalf("the record never became %s: %+v, deliveries %+v", what, r, d)
+		}
+	}
+}
+
+// ended waits for the end of the newest call at the scene's server, and checks
+// its outcome.
+func (s *scene) ended(want call.Outcome) call.Record {
+	s.t.Helper()
+	r, _ := s.audited("ended", func(r *call.Record, _ []call.Delivery) bool { return r.End.Outcome != call.Running })
+	if r.End.Outcome != want {
+		s.t.Fatalf("the record says %+v, not %s", r.End, want)
+	}
+	return r
+}
+
+// delivered waits for the one delivery of the newest call.
+func (s *scene) delivered() call.Delivery {
+	s.t.Helper()
+	_, d := s.audited("delivered", func(_ *call.Record, d []call.Delivery) bool { return len(d) == 1 })
+	return d[0]
+}
+
+// events are a call's stored events; those of one kind, if it is not 0.
+func (s *scene) events(id call.ID, kind call.Kind) (out []call.Event) {
+	s.t.Helper()
+	for after := uint64(0); ; {
+		page, err := s.g.journal().Read(s.t.Context(), id, after, 1<<20)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if len(page) == 0 {
+			return out
+		}
+		for _, e := range page {
+			if after = e.Seq; kind == 0 || e.Kind == kind {
+				out = append(out, e)
+			}
+		}
+	}
 }
 
 // about checks a time with a fifth of slack either way.
@@ -368,23 +514,9 @@ func (s *scene) unknown(x *wire.Exchange) wire.TimedMsg {
 		s.t.Errorf("the answer's _meta says %s", o)
 	}
 	whole(s.t, x)
-	r, _ := s.g.ended(call.Interrupted)
+	r := s.ended(call.Interrupted)
 	if !strings.Contains(r.End.Text, "Outcome unknown") || r.Dispatched.IsZero() {
 		s.t.Errorf("the record does not say that the outcome is unknown: %+v", r.End)
 	}
 	return m
-}
-
-// newest asks for the newest call, all for every one.
-var newest, all = sqlite.Filter{Limit: 1}, sqlite.Filter{}
-
-// kinds are a call's stored events of a kind.
-func (g *gateway) kinds(id call.ID, k call.Kind) (out []call.Event) {
-	g.t.Helper()
-	for _, e := range g.events(id) {
-		if e.Kind == k {
-			out = append(out, e)
-		}
-	}
-	return out
 }

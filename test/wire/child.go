@@ -62,6 +62,9 @@ func NewCommand(t testing.TB, script string) *Command {
 	}
 }
 
+// For says whose test fails from now on when something is waited for in vain.
+func (c *Command) For(t testing.TB) { c.t = t }
+
 // Config is the command as an entry of mcpServers.
 func (c *Command) Config() string {
 	b, err := json.Marshal(map[string]any{"command": c.Path, "args": c.Args, "env": c.Env})

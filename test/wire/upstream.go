@@ -74,6 +74,10 @@ func NewUpstream(t testing.TB, opt Options) *Upstream {
 	return u
 }
 
+// For says whose test fails from now on when something is waited for in vain:
+// the server may be shared by the parts of a test, one after the other.
+func (u *Upstream) For(t testing.TB) { u.t = t }
+
 // Close ends the server and all its connections, and waits for its handlers.
 func (u *Upstream) Close() {
 	u.mu.Lock()
