@@ -248,6 +248,7 @@ func (a *App) Run(ctx context.Context) error {
 			}
 		})
 	}
+	wg.Go(func() { tidy(background) })
 	served := make(chan error, 1)
 	wg.Go(func() { served <- a.server.Serve(a.ln) })
 	a.pool.Warm("local")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"time"
 )
 
 // Sink is where log lines go before they are written: Write copies and returns.
@@ -16,6 +17,7 @@ type Sink struct {
 	w    io.Writer
 	max  int
 	wake chan struct{}
+	quit chan struct{} // closed by Close
 	done chan struct{} // Run has returned
 
 	mu      sync.Mutex
@@ -33,7 +35,7 @@ func NewSink(w io.Writer, max int) *Sink {
 	if max <= 0 {
 		max = 1 << 20
 	}
-	return &Sink{w: w, max: max, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	return &Sink{w: w, max: max, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
 }
 
 func (s *Sink) setNote(f func(n uint64)) {
@@ -66,9 +68,15 @@ func (s *Sink) Dropped() uint64 {
 	return s.dropped
 }
 
+// gather is how long a line waits for others, to be written with them: each
+// write costs more than making the line did.
+const gather = 10 * time.Millisecond
+
 // Run writes lines until Close. It is to be called once.
 func (s *Sink) Run() {
 	defer close(s.done)
+	wait := time.NewTimer(gather)
+	defer wait.Stop()
 	for {
 		s.mu.Lock()
 		out, closed, untold, note := s.buf, s.closed, s.untold, s.note
@@ -91,6 +99,11 @@ func (s *Sink) Run() {
 			return
 		default:
 			<-s.wake
+			wait.Reset(gather)
+			select {
+			case <-wait.C:
+			case <-s.quit:
+			}
 		}
 	}
 }
@@ -100,7 +113,10 @@ func (s *Sink) Run() {
 // can interrupt it.
 func (s *Sink) Close(ctx context.Context) error {
 	s.mu.Lock()
-	s.closed = true
+	if !s.closed {
+		s.closed = true
+		close(s.quit)
+	}
 	s.mu.Unlock()
 	select {
 	case s.wake <- struct{}{}:
