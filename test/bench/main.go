@@ -5,7 +5,7 @@
 // number is printed with its ratio to the floor's and with what is to be
 // reached; what was measured goes to a file of JSON lines as well.
 //
-//	go run ./test/bench -longcall bin/longcall            all, both eras: 15 minutes
+//	go run ./test/bench -longcall bin/longcall            all, both eras: 7 minutes
 //	go run ./test/bench -longcall bin/longcall -quick     a part of it
 //	go run ./test/bench -floor-again                      the floor beside itself: the machine's noise
 //	go run ./test/bench -table bin/bench/FILE.jsonl       a file's table again

@@ -92,7 +92,7 @@ var scenarios = []struct {
 		{"ran_on", "calls that ran on, %", "%.0f", in("legacy", least(100))},
 		{"stopped", "calls stopped, %", "%.0f", in("modern", least(100))},
 		{"fds_left", "descriptors left", "%.0f", most(5)},
-		{"rss_left_mb", "memory left, MB", "%.1f", most(10)},
+		{"rss_left_mb", "memory left, MB", "%.1f", ratio(2)},
 	}},
 	{"S5", "The upstream's stream breaks", []row{
 		{"dropped", "streams broken, %", "%.0f", nil},
