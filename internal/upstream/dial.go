@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -42,21 +43,29 @@ func netDialer(s Server) *net.Dialer {
 	}
 }
 
-// watchedDialer makes connections that report when the server closes them.
-func watchedDialer(s Server, closed func()) dialFunc {
+// watchedDialer makes connections that report when the server closes them, and
+// when the last of them is closed: then nothing is left that would tell of a
+// restart of the server.
+func watchedDialer(s Server, closed, none func()) dialFunc {
 	d := netDialer(s)
+	var open atomic.Int64
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		nc, err := d.DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		return &watchedConn{Conn: nc, closed: closed}, nil
+		open.Add(1)
+		return &watchedConn{Conn: nc, closed: closed, gone: sync.OnceFunc(func() {
+			if open.Add(-1) == 0 {
+				none()
+			}
+		})}, nil
 	}
 }
 
 type watchedConn struct {
 	net.Conn
-	closed func()
+	closed, gone func()
 }
 
 func (c *watchedConn) Read(p []byte) (int, error) {
@@ -65,6 +74,11 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 		c.closed()
 	}
 	return n, err
+}
+
+func (c *watchedConn) Close() error {
+	c.gone()
+	return c.Conn.Close()
 }
 
 // quietConn knows when all bytes that have arrived were read and handled: the

@@ -97,7 +97,7 @@ func newHTTP(s Server, hooks Hooks) *httpConn {
 		u.User = nil
 		c.s.URL = u.String()
 	}
-	c.direct = newTransport(s, watchedDialer(s, c.peerClosed))
+	c.direct = newTransport(s, watchedDialer(s, c.peerClosed, c.unwatched))
 	c.client = &http.Client{Transport: c.direct, CheckRedirect: sameOrigin}
 	c.listen = &http.Client{Transport: newTransport(s, quietDialer(s)), CheckRedirect: sameOrigin}
 	return c
@@ -130,6 +130,18 @@ func (c *httpConn) peerClosed() {
 	s := c.sess
 	c.mu.Unlock()
 	if s != nil {
+		s.suspect.Store(true)
+	}
+}
+
+// unwatched is called when no connection is left. If there is no standalone
+// stream either, the server may restart without our notice: the session has to
+// be proven before the next call (P20).
+func (c *httpConn) unwatched() {
+	c.mu.Lock()
+	s := c.sess
+	c.mu.Unlock()
+	if s != nil && s.stream != nil && !s.stream.open() {
 		s.suspect.Store(true)
 	}
 }
