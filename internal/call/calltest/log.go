@@ -37,6 +37,7 @@ func Log(t *testing.T, open func(t testing.TB) call.Log) {
 		{"RunningAndRecover", runningAndRecover},
 		{"Deliveries", deliveries},
 		{"ManyAtOnce", manyAtOnce},
+		{"SameAsMemory", sameAsMemory},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.f(t, open(t)) })
 	}

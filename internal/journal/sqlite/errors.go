@@ -61,7 +61,7 @@ func explain(what, path string, err error) error {
 	if errors.As(err, &db) {
 		switch db.code & 0xff {
 		case lib.SQLITE_FULL:
-			hint = "the disk is full: free some space, or lower journal.size"
+			hint = "the disk is full: free some space, or lower the journal's size limit"
 		case lib.SQLITE_READONLY:
 			hint = "it is read-only: make the file and its folder writable for this user"
 		case lib.SQLITE_CANTOPEN:
@@ -74,7 +74,7 @@ func explain(what, path string, err error) error {
 			hint = "the disk fails: check it and the system's log"
 		}
 	} else if errors.Is(err, syscall.ENOSPC) {
-		hint = "the disk is full: free some space, or lower journal.size"
+		hint = "the disk is full: free some space, or lower the journal's size limit"
 	}
 	if hint != "" {
 		return fmt.Errorf("%s journal %s: %w; %s", what, path, err, hint)

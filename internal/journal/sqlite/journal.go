@@ -3,8 +3,10 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -41,7 +43,7 @@ type Options struct {
 	// than 0 no bound.
 	Size int64
 	// Spill is from how many bytes on a body is kept in a file of its own in
-	// the folder blobs beside the database. 0 means 256 KiB.
+	// the folder blobs beside the database. 0 means 128 KiB.
 	Spill int
 	// Logger is told when writing begins to fail and when it works again. nil
 	// means nobody is.
@@ -62,7 +64,7 @@ func (o *Options) defaults() error {
 	set(&o.MaxBytes, 64<<20)
 	set(&o.Age, 30*24*time.Hour)
 	set(&o.Size, 2<<30)
-	set(&o.Spill, 256<<10)
+	set(&o.Spill, 128<<10)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
@@ -84,7 +86,7 @@ type Journal struct {
 	opt   Options
 	epoch uint64
 	lock  *lockFile
-	blobs blobs
+	blobs *blobs
 	pool  *pool
 
 	turn   chan struct{} // holds one token: the right to use w
@@ -139,7 +141,7 @@ func Open(ctx context.Context, path string, opt Options) (*Journal, error) {
 	}
 	j := &Journal{
 		path: path, opt: opt, lock: lock,
-		blobs:  blobs{dir: filepath.Join(dir, "blobs"), sync: opt.Sync == "full"},
+		blobs:  newBlobs(filepath.Join(dir, "blobs"), opt.Sync == "full"),
 		pool:   newPool(path, false),
 		turn:   make(chan struct{}, 1),
 		wake:   make(chan struct{}, 1),
@@ -158,17 +160,20 @@ func Open(ctx context.Context, path string, opt Options) (*Journal, error) {
 	}
 	j.wg.Go(j.write)
 	j.wg.Go(m.run)
+	j.wg.Go(func() { j.blobs.makeSpares(j.quit) })
 	return j, nil
 }
 
 // open brings the database up to date and takes a new epoch.
 func (j *Journal) open(ctx context.Context) (_ *maintainer, err error) {
 	// SQLite gives -wal and -shm the mode of the database.
-	f, err := os.OpenFile(j.path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open journal: cannot write %s: %w; make the folder writable, or choose another with state: in the config", j.path, err)
+	f, err := os.OpenFile(j.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case err == nil:
+		f.Close()
+	case !errors.Is(err, fs.ErrExist):
+		return nil, fmt.Errorf("open journal: cannot make %s: %w; make the folder writable, or choose another with state: in the config", j.path, err)
 	}
-	f.Close()
 	if err := migrate(ctx, j.path); err != nil {
 		return nil, err
 	}
@@ -229,6 +234,7 @@ func (j *Journal) Close() error {
 	j.end()
 	close(j.quit)
 	j.wg.Wait()
+	j.turn <- struct{}{} // and nobody gets it again
 	j.w.close()
 	j.pool.close()
 	j.lock.release()

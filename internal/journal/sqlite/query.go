@@ -61,7 +61,7 @@ func (j *Journal) catchUp(ctx context.Context) error {
 	return nil
 }
 
-func (j *Journal) reads() *Reader { return &Reader{j.pool, &j.blobs} }
+func (j *Journal) reads() *Reader { return &Reader{j.pool, j.blobs} }
 
 // Reader reads a journal, also one that another process writes.
 type Reader struct {
@@ -91,7 +91,7 @@ func OpenReadOnly(path string) (*Reader, error) {
 		return nil, fmt.Errorf("open journal %s: it was written by an older longcall (schema %d, this one reads %d): start longcall serve once to bring it up to date", path, version, schema)
 	}
 	p := newPool(path, true)
-	return &Reader{p, &blobs{dir: filepath.Join(filepath.Dir(path), "blobs")}}, nil
+	return &Reader{p, newBlobs(filepath.Join(filepath.Dir(path), "blobs"), false)}, nil
 }
 
 // Close closes the reader, when nobody uses it any more.

@@ -259,7 +259,7 @@ func (j *Journal) Finish(ctx context.Context, r *call.Record, e call.Event) erro
 	case run.ended || run.epoch != r.Epoch:
 		j.mu.Unlock()
 		return call.ErrNotRunning
-	case e.Seq <= run.seq || e.Seq > maxSeq:
+	case run.n != 0 && e.Seq <= run.seq || e.Seq > maxSeq:
 		j.mu.Unlock()
 		return fmt.Errorf("finish call %s: seq %d follows %d", r.ID, e.Seq, run.seq)
 	}

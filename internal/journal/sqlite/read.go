@@ -171,7 +171,7 @@ func (j *Journal) Read(ctx context.Context, id call.ID, after uint64, max int) (
 	}
 	n := j.recent(id)
 	err = j.pool.with(ctx, func(r *reader) error {
-		events, err = r.read(&j.blobs, id, n, after, max)
+		events, err = r.read(j.blobs, id, n, after, max)
 		return err
 	})
 	return events, err

@@ -3,7 +3,7 @@ package sqlite
 import (
 	"errors"
 	"fmt"
-	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +59,7 @@ func TestCap(t *testing.T) {
 				t.Errorf("%d events and %d gaps can be read, want %d and %d", seen, gaps, kept, got.Missing)
 			}
 			if opt.Spill > 0 {
-				files, err := os.ReadDir(j.blobs.dir)
+				files, err := filepath.Glob(filepath.Join(j.blobs.dir, "[0-9]*"))
 				must(t, err)
 				if len(files) > 402 || j.Stats().BlobBytes != int64(len(files))*100 {
 					t.Errorf("%d files of %d bytes", len(files), j.Stats().BlobBytes)

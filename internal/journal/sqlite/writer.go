@@ -78,8 +78,8 @@ func (w *writer) prepare() error {
 		{&w.deliver, `INSERT INTO deliveries (key, kind, how, era, attached, first_byte, ended, bytes, events, dropped)
 			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`},
 		{&w.find, "SELECT n FROM ids WHERE id = ?1"},
-		{&w.epoch, "SELECT epoch, accepted IS NOT NULL FROM calls WHERE n = ?1"},
-		{&w.count, "SELECT count(*) FROM events WHERE key BETWEEN ?1 << 28 AND (?1 << 28) + 268435455"},
+		{&w.epoch, "SELECT epoch, accepted IS NOT NULL, EXISTS (SELECT 1 FROM ends WHERE ends.n = calls.n) FROM calls WHERE n = ?1"},
+		{&w.count, "SELECT count(*), max(key) FROM events WHERE key BETWEEN ?1 << 28 AND (?1 << 28) + 268435455"},
 		{&w.index, "INSERT OR IGNORE INTO ids (id, n) VALUES (?1, ?2)"},
 		{&w.indexed, "UPDATE owner SET indexed = ?1 WHERE id = 1"},
 		{&w.low, "UPDATE owner SET low = ?1 WHERE id = 1"},
@@ -240,7 +240,7 @@ func (w *writer) applyFinish(o *op) error {
 	run, r := o.run, &o.wait.rec
 	w.touch(run)
 	if run.n == 0 {
-		if err := w.adopt(run, r); err != nil {
+		if err := w.adopt(run, r, o.ev.Seq); err != nil {
 			return err
 		}
 	}
@@ -253,8 +253,9 @@ func (w *writer) applyFinish(o *op) error {
 	return w.insert(run, &o.ev, o.file)
 }
 
-// adopt finds a call that this journal did not create.
-func (w *writer) adopt(run *run, r *call.Record) error {
+// adopt finds a call that this journal did not create, to be ended with an
+// event of that seq.
+func (w *writer) adopt(run *run, r *call.Record, seq uint64) error {
 	n, err := w.lookup(r.ID)
 	if err != nil {
 		return err
@@ -264,18 +265,20 @@ func (w *writer) adopt(run *run, r *call.Record) error {
 	if err != nil {
 		return err
 	}
-	if !ok || uint64(w.epoch.colInt(0)) != r.Epoch {
-		w.epoch.reset()
+	defer w.epoch.reset()
+	if !ok || uint64(w.epoch.colInt(0)) != r.Epoch || w.epoch.colInt(2) != 0 {
 		return call.ErrNotRunning
 	}
-	events := w.epoch.colInt(1)
-	w.epoch.reset()
 	w.count.int(1, n)
 	if _, err := w.count.step(); err != nil {
 		return err
 	}
-	run.n, run.kept.events = n, int(events+w.count.colInt(0))
-	w.count.reset()
+	defer w.count.reset()
+	accepted := w.epoch.colInt(1)
+	if last := max(uint64(accepted), uint64(w.count.colInt(1)&maxSeq)); seq <= last {
+		return &singleError{fmt.Errorf("finish call %s: seq %d follows %d", r.ID, seq, last)}
+	}
+	run.n, run.kept.events = n, int(accepted+w.count.colInt(0))
 	return nil
 }
 
