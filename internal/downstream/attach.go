@@ -143,7 +143,7 @@ func (a *attachment) together() bool {
 		return false
 	}
 	done := false
-	a.follow(a.x.set.Together, func(ev *call.Event) bool {
+	a.follow(a.x.set.Together, func(ev call.Event) bool {
 		switch ev.Kind {
 		case call.KindProgress, call.KindMessage, call.KindCancelRequested:
 			a.after-- // to be shown on the stream
@@ -151,7 +151,7 @@ func (a *attachment) together() bool {
 		case call.KindBeat:
 			return false
 		case call.KindEnd:
-			a.end(ev)
+			a.end(&ev)
 			a.first()
 			done = true
 			return false
@@ -188,11 +188,11 @@ func (a *attachment) beat() time.Duration {
 // wait answers in one piece, at the end: for clients that take no stream (O3),
 // and under the kill switch.
 func (a *attachment) wait() {
-	a.follow(0, func(ev *call.Event) bool {
+	a.follow(0, func(ev call.Event) bool {
 		if ev.Kind != call.KindEnd {
 			return true
 		}
-		a.end(ev)
+		a.end(&ev)
 		return false
 	})
 }
@@ -200,7 +200,7 @@ func (a *attachment) wait() {
 // follow shows the call's events until show says no or the agent is gone. Events
 // that are not kept any more are counted as dropped: the result must reach the
 // agent even if the journal cannot give back what a slow reader missed.
-func (a *attachment) follow(beat time.Duration, show func(*call.Event) bool) {
+func (a *attachment) follow(beat time.Duration, show func(call.Event) bool) {
 	for {
 		for ev, err := range a.call.Follow(a.ctx, a.after, beat) {
 			if err != nil {
@@ -209,7 +209,7 @@ func (a *attachment) follow(beat time.Duration, show func(*call.Event) bool) {
 			if ev.Seq > 0 {
 				a.after = ev.Seq
 			}
-			if !show(&ev) {
+			if !show(ev) {
 				return
 			}
 		}
@@ -217,28 +217,40 @@ func (a *attachment) follow(beat time.Duration, show func(*call.Event) bool) {
 			a.gone()
 			return
 		}
-		rec := a.call.Record()
-		if rec.Seq < a.after+2 {
-			end := call.End{Outcome: call.Interrupted}
-			a.end(&call.Event{Kind: call.KindEnd, Hole: -1, End: &end})
+		if !a.missed() {
 			return
 		}
-		a.d.Dropped += int64(rec.Seq - 1 - a.after)
-		a.after = rec.Seq - 1 // what comes next is kept in memory in any case
 	}
 }
 
+// missed goes past events that are not kept any more, and says whether more
+// come. It keeps follow's frame small: that one is on the stack of every parked
+// call.
+//
+//go:noinline
+func (a *attachment) missed() bool {
+	rec := a.call.Record()
+	if rec.Seq < a.after+2 {
+		end := call.End{Outcome: call.Interrupted}
+		a.end(&call.Event{Kind: call.KindEnd, Hole: -1, End: &end})
+		return false
+	}
+	a.d.Dropped += int64(rec.Seq - 1 - a.after)
+	a.after = rec.Seq - 1 // what comes next is kept in memory in any case
+	return true
+}
+
 // show renders one event to the stream. It returns false when nothing may follow.
-func (a *attachment) show(ev *call.Event) bool {
+func (a *attachment) show(ev call.Event) bool {
 	switch ev.Kind {
 	case call.KindProgress:
-		a.progress(ev)
+		a.progress(&ev)
 	case call.KindMessage:
-		a.message(ev)
+		a.message(&ev)
 	case call.KindBeat:
 		a.beatAt(ev.Time)
 	case call.KindEnd:
-		a.end(ev)
+		a.end(&ev)
 		return false
 	case call.KindCancelRequested:
 		a.quiet = true

@@ -96,12 +96,12 @@ func (x *exchange) member(s *session, raw []byte) (*attachment, []byte) {
 // cancelled the call or is gone.
 func (a *attachment) collect() (answer []byte) {
 	a.begin("json")
-	a.follow(0, func(ev *call.Event) bool {
+	a.follow(0, func(ev call.Event) bool {
 		if ev.Kind != call.KindEnd {
 			return true
 		}
 		if a.owed(ev.End) {
-			body, cuts := a.response(ev)
+			body, cuts := a.response(&ev)
 			answer = splice(make([]byte, 0, len(body)+64), body, cuts)
 		}
 		return false

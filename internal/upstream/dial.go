@@ -29,7 +29,7 @@ func newTransport(s Server, dial dialFunc) *http.Transport {
 		IdleConnTimeout:     2 * time.Second,
 		TLSHandshakeTimeout: s.Limits.Connect,
 		DisableCompression:  true,
-		ReadBufferSize:      4 << 10,
+		ReadBufferSize:      2 << 10,
 		WriteBufferSize:     2 << 10,
 	}
 }
