@@ -70,15 +70,20 @@ func (m *Memory) syncLocked() {
 }
 
 func (m *Memory) ask(ctx context.Context, op string) error {
+	if err := m.asked(op); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+func (m *Memory) asked(op string) error {
 	m.mu.Lock()
 	fail := m.fail
 	m.mu.Unlock()
-	if fail != nil {
-		if err := fail(op); err != nil {
-			return err
-		}
+	if fail == nil {
+		return nil
 	}
-	return context.Cause(ctx)
+	return fail(op)
 }
 
 // Create implements call.Log.
@@ -126,7 +131,7 @@ func (c *memoryCall) end(r *call.Record, e call.Event) {
 
 // Append implements call.Log.
 func (m *Memory) Append(id call.ID, epoch uint64, e call.Event) error {
-	if err := m.ask(context.Background(), "append"); err != nil {
+	if err := m.asked("append"); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -171,7 +176,7 @@ func (m *Memory) Finish(ctx context.Context, r *call.Record, e call.Event) error
 
 // Deliver implements call.Log.
 func (m *Memory) Deliver(d call.Delivery) {
-	if m.ask(context.Background(), "deliver") != nil {
+	if m.asked("deliver") != nil {
 		return
 	}
 	m.mu.Lock()

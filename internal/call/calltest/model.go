@@ -1,7 +1,6 @@
 package calltest
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -14,8 +13,8 @@ import (
 // sameAsMemory does the same random things to a log and to a Memory: they
 // must answer alike (I2, I3, I5).
 func sameAsMemory(t *testing.T, l call.Log) {
+	ctx := t.Context()
 	rapid.Check(t, func(t *rapid.T) {
-		ctx := context.WithoutCancel(context.Background())
 		memory := NewMemory()
 		var records []*call.Record
 		seqs := map[call.ID]uint64{}
