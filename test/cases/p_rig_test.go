@@ -247,10 +247,15 @@ func steps(tag string, n int) (out []string) {
 // soon polls until a thing holds that has no event to wait for.
 func soon(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(wire.Timeout)
+	poll(t, wire.Timeout, what, holds)
+}
+
+func poll(t *testing.T, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
 	for !holds() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", wire.Timeout, what)
+			t.Fatalf("not within %v: %s", limit, what)
 		}
 		<-time.After(5 * time.Millisecond)
 	}
