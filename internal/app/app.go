@@ -66,6 +66,10 @@ func (a *App) onStop(what string, do func(ctx context.Context) error) {
 	a.cleanups = append(a.cleanups, cleanup{what, do})
 }
 
+// journalDelay is how long progress may wait to be stored, so that the events of
+// many calls share one commit. Beginnings and ends of calls do not wait.
+const journalDelay = 40 * time.Millisecond
+
 // stopTime bounds each step of taking the App apart, after the drain.
 const stopTime = 10 * time.Second
 
@@ -98,7 +102,7 @@ func New(o Options) (_ *App, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	a.journal, err = sqlite.Open(ctx, JournalPath(c.State), sqlite.Options{
-		Sync: string(c.Journal.Sync), MaxEvents: c.Journal.Events.Count, MaxBytes: int64(c.Journal.Events.Bytes),
+		Sync: string(c.Journal.Sync), Delay: journalDelay, MaxEvents: c.Journal.Events.Count, MaxBytes: int64(c.Journal.Events.Bytes),
 		Age: unlimited(c.Journal.Retention.Age), Size: unlimited(int64(c.Journal.Retention.Size)), Logger: o.Log,
 	})
 	if err != nil {
