@@ -55,10 +55,10 @@ func (p *pair) cancelled(id string, nth int) {
 }
 
 // O21: a cancel goes to the one tool server that it concerns, at once, with
-// the id that the call has there.
+// the id that the call has there. It runs beside no other case: its times are
+// short.
 func TestO21CancelReachesItsServer(t *testing.T) {
-	t.Parallel()
-	h := newHouse(t)
+	h := timedHouse(t)
 	for _, two := range []place{overSSE, overJSON, overStdio, overStdioModern} {
 		for _, one := range []place{overSSE, overStdio} {
 			h.pair(two.name+" beside "+one.name, one, two, func(t *testing.T, p *pair) {
@@ -173,14 +173,13 @@ func (s *scene) one(want call.Outcome, by string) call.Record {
 // O22: an answer that comes after the cancel is for the record only.
 func TestO22LateAnswer(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := timedHouse(t)
 	for _, two := range []place{overSSE, overJSON, overStdio, overStdioModern} {
 		for name, accept := range map[string]string{"stream": wire.AcceptBoth, "JSON": wire.AcceptJSON} {
 			h.pair(two.name+" to "+name, overSSE, two, func(t *testing.T, p *pair) {
 				p.dn.Accept = accept
-				x := p.dn.Start(wire.Call{Tool: p.name + "__work", ID: `101`, Token: `1`, Args: script(step{Pause: 1000, Progress: "1", Message: "late"}, step{Text: "too late"})})
+				x := p.dn.Start(wire.Call{Tool: p.name + "__work", ID: `101`, Token: `1`, Args: script(step{Told: true, Pause: 500, Progress: "1", Message: "late"}, step{Text: "too late"})})
 				p.up.waitSeen(t, "tools/call", 1)
-				wait(500*time.Millisecond - x.Since())
 				p.cancelled(`101`, 1)
 				x.End(3 * time.Second)
 				if m, ok := x.WaitResponse(time.Millisecond); ok || len(x.Messages()) != 0 || strings.Contains(x.Body(), "late") {

@@ -28,7 +28,7 @@ func TestO1FirstByteAtOnce(t *testing.T) {
 		whole(t, x)
 		within(t, "the end of the stream", x.EndAt()-m.Came, time.Second)
 	}
-	h := newHouse(t)
+	h := timedHouse(t)
 	for _, p := range []place{overJSONModern, overSSE, overStdio} {
 		h.add(p.name, wire.Legacy, p.open(t), func(t *testing.T, s *scene) {
 			check(t, s.dn.Start(wire.Call{Args: script(step{Pause: 8000, Text: "done"})}), 8*time.Second)
@@ -41,10 +41,10 @@ func TestO1FirstByteAtOnce(t *testing.T) {
 	}
 	h.http("headers at once, then silence", wire.Legacy, wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
 		c.SSE()
-		c.Pause(2 * time.Second)
+		c.Pause(5 * time.Second)
 		c.Event(r.Text("done"))
 		c.End()
-	}}}), func(t *testing.T, s *scene) { check(t, s.dn.Start(wire.Call{}), 2*time.Second) })
+	}}}), func(t *testing.T, s *scene) { check(t, s.dn.Start(wire.Call{}), 5*time.Second) })
 	h.run("")
 	t.Run("the server is still starting", func(t *testing.T) {
 		t.Parallel()
@@ -63,7 +63,7 @@ func TestO1FirstByteAtOnce(t *testing.T) {
 // O2: a silent call shows life with comments, and with nothing else.
 func TestO2Keepalive(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := timedHouse(t)
 	for _, agent := range []string{wire.Legacy, wire.Modern} {
 		for _, p := range []place{overJSON, overStdio} {
 			h.add(p.name+" for "+agent, agent, p.open(t), func(t *testing.T, s *scene) {
@@ -106,7 +106,7 @@ func TestO2Keepalive(t *testing.T) {
 	h.run("")
 	t.Run("after a beat setting of one second", func(t *testing.T) {
 		t.Parallel()
-		h := newHouse(t)
+		h := timedHouse(t)
 		h.add("", wire.Legacy, overSSE.open(t), func(t *testing.T, s *scene) {
 			x := s.dn.Start(wire.Call{Args: script(step{Pause: 4000, Text: "done"})})
 			answered(t, x, "done")
@@ -259,9 +259,9 @@ func TestO23NoBatch(t *testing.T) {
 	}
 }
 
-// O24: GET is answered at once, with a stream or 405.
+// O24: GET is answered at once, with a stream or 405. It runs beside no other
+// case: its times are short.
 func TestO24Get(t *testing.T) {
-	t.Parallel()
 	refused := func(t *testing.T, x *wire.Exchange) {
 		t.Helper()
 		x.End(time.Second)

@@ -226,9 +226,9 @@ func TestO13DataLines(t *testing.T) {
 }
 
 // O14: an event without data that only gives an id is no error and no message,
-// and a stream that ends after it is taken up again when the server said.
+// and a stream that ends after it is taken up again when the server said. It
+// runs beside no other case: its times are short.
 func TestO14PrimingIsNoError(t *testing.T) {
-	t.Parallel()
 	const priming = "id: a_0\nretry: 50\ndata:\n\n"
 	type way struct {
 		prime string
@@ -246,7 +246,7 @@ func TestO14PrimingIsNoError(t *testing.T) {
 		"no retry":     {"id: a_0\ndata:\n\n", (*wire.Conn).Close, 1, 0},
 		"three times":  {priming, (*wire.Conn).End, 3, 50 * time.Millisecond},
 	}
-	h := newHouse(t)
+	h := timedHouse(t)
 	for name, w := range ways {
 		closed := make(chan time.Time, 10)
 		var message atomic.Value // the result, made by the call's handler before the resume can come

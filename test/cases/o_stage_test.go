@@ -24,6 +24,7 @@ func init() {
 // its steps in its arguments, so that one script plays on every transport.
 type step struct {
 	Turn     int    `json:"turn,omitempty"`     // wait until all lower turns, of all calls at the server, are done
+	Told     bool   `json:"told,omitempty"`     // and until the server was told to cancel the call
 	Pause    int    `json:"pause,omitempty"`    // then wait for so many milliseconds
 	Progress string `json:"progress,omitempty"` // then send progress of this raw value,
 	Total    string `json:"total,omitempty"`    // this raw total,
@@ -46,20 +47,22 @@ func script(steps ...step) string {
 
 // turns is the order of steps over all calls at one server.
 type turns struct {
-	mu   sync.Mutex
-	done int // the highest turn that is over
-	next chan struct{}
+	mu        sync.Mutex
+	done      int             // the highest turn that is over
+	cancelled map[string]bool // ids, raw
+	next      chan struct{}   // closed and replaced when anything above changes
 }
 
-func newTurns() *turns { return &turns{next: make(chan struct{})} }
+func newTurns() *turns { return &turns{cancelled: map[string]bool{}, next: make(chan struct{})} }
 
-// wait waits for a turn; false if stop came first.
-func (o *turns) wait(n int, stop <-chan struct{}) bool {
+// wait waits until a step of the call with the id is due; false if stop came first.
+func (o *turns) wait(s step, id string, stop <-chan struct{}) bool {
 	for {
 		o.mu.Lock()
-		done, next := o.done, o.next
+		due := o.done >= s.Turn-1 && (!s.Told || o.cancelled[id])
+		next := o.next
 		o.mu.Unlock()
-		if n == 0 || done >= n-1 {
+		if due {
 			return true
 		}
 		select {
@@ -70,15 +73,26 @@ func (o *turns) wait(n int, stop <-chan struct{}) bool {
 	}
 }
 
-func (o *turns) over(n int) {
-	if n == 0 {
-		return
-	}
+func (o *turns) change(f func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.done = n
+	f()
 	close(o.next)
 	o.next = make(chan struct{})
+}
+
+// over ends a turn.
+func (o *turns) over(n int) {
+	if n != 0 {
+		o.change(func() { o.done = n })
+	}
+}
+
+// hear takes in a notification.
+func (o *turns) hear(r *wire.Request) {
+	if r.Method == "notifications/cancelled" {
+		o.change(func() { o.cancelled[string(r.At("params.requestId"))] = true })
+	}
 }
 
 // play does the steps of a call.
@@ -88,7 +102,7 @@ func play(r *wire.Request, o *turns, stop <-chan struct{}, say func(message stri
 		a.Steps = []step{{Text: "worked"}}
 	}
 	for _, s := range a.Steps {
-		if !o.wait(s.Turn, stop) {
+		if !o.wait(s, string(r.ID), stop) {
 			return
 		}
 		if s.Pause > 0 {
@@ -116,7 +130,7 @@ func play(r *wire.Request, o *turns, stop <-chan struct{}, say func(message stri
 
 func playChild(c *wire.Child, version string) {
 	o := newTurns()
-	c.Serve(wire.Options{Version: version}, func(c *wire.Child, r *wire.Request) {
+	c.Serve(wire.Options{Version: version, Notified: o.hear}, func(c *wire.Child, r *wire.Request) {
 		play(r, o, nil, func(m string, slow bool) {
 			if slow {
 				c.Write(wire.Bytewise(m + "\n")...)
@@ -211,9 +225,13 @@ func (p place) open(t *testing.T) tool {
 		}
 		return tool{cmd: wire.NewCommand(t, name)}
 	}
+	o := newTurns()
 	return tool{http: wire.NewUpstream(t, wire.Options{
 		Version: p.version, JSON: p.json,
-		On: map[string]wire.Handler{"tools/call": p.handler(newTurns(), t.Context().Done())},
+		On: map[string]wire.Handler{
+			"tools/call":              p.handler(o, t.Context().Done()),
+			"notifications/cancelled": func(c *wire.Conn, r *wire.Request) { o.hear(r); c.Status(202) },
+		},
 	})}
 }
 
@@ -297,7 +315,12 @@ type house struct {
 	t       *testing.T
 	entries []string
 	parts   []part
+	timed   bool // its times count: it does not wait for others, and works little
 }
+
+// slots bounds how many parts work at once that are not timed, so that those
+// that are find a machine with some room.
+var slots = make(chan struct{}, 4)
 
 type part struct {
 	name string
@@ -306,6 +329,8 @@ type part struct {
 }
 
 func newHouse(t *testing.T) *house { return &house{t: t} }
+
+func timedHouse(t *testing.T) *house { return &house{t: t, timed: true} }
 
 // server adds a tool server to the config and returns its name there.
 func (h *house) server(up tool, more ...string) string {
@@ -336,6 +361,10 @@ func (h *house) run(lines string) {
 	for _, p := range h.parts {
 		h.t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
+			if !h.timed {
+				slots <- struct{}{}
+				defer func() { <-slots }()
+			}
 			s := p.s
 			s.t, s.g = t, g
 			s.up.isFor(t)

@@ -186,6 +186,8 @@ func (c *Child) Serve(opt Options, call func(*Child, *Request)) {
 		switch {
 		case r == nil:
 			return
+		case r.Bad == nil && r.ID == nil && opt.Notified != nil:
+			opt.Notified(r)
 		case r.Bad != nil, r.ID == nil, r.Response():
 		case r.Modern() != modern(opt.Version) && !opt.Both:
 			c.Send(r.Fail("-32601", "method not found"))

@@ -30,6 +30,10 @@ type Options struct {
 	// On has handlers for what the case is about, by JSON-RPC method, or by
 	// HTTP method ("GET", "DELETE"). All else gets the usual answer.
 	On map[string]Handler
+
+	// Notified, if not nil, is told of each notification that comes to a child.
+	// It must not block: the next line waits for it.
+	Notified func(r *Request)
 }
 
 // Upstream is a scripted tool server. It writes raw bytes over TCP on
