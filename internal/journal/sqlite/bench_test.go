@@ -81,10 +81,16 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// BenchmarkProgress: events of many calls in turn, as many as are stored.
+// BenchmarkProgress: events of many calls, 50 in each commit; of one call after
+// the other as they were created, as when all report in the same rhythm, or of
+// calls at random, which is the worst.
 func BenchmarkProgress(b *testing.B) {
-	for _, calls := range []int{1, 100, 1000} {
-		b.Run(fmt.Sprint("calls=", calls), func(b *testing.B) {
+	for _, bb := range []struct {
+		name        string
+		calls, step int
+	}{{"calls=1", 1, 1}, {"calls=1000/inTurn", 1000, 1}, {"calls=1000/atRandom", 1000, 7919}} {
+		b.Run(bb.name, func(b *testing.B) {
+			calls := bb.calls
 			j := open(b, b.TempDir(), Options{MaxEvents: 1 << 30, MaxBytes: 1 << 40})
 			ctx := context.Background()
 			body := make([]byte, 150)
@@ -99,7 +105,7 @@ func BenchmarkProgress(b *testing.B) {
 			stop := perOp(b)
 			for i := range b.N {
 				e := call.Event{Seq: uint64(i/calls + 2), Kind: call.KindProgress, Time: time.Now(), Hole: 40, Body: body}
-				if err := j.Append(ids[i*7919%calls], j.Epoch(), e); err != nil {
+				if err := j.Append(ids[i*bb.step%calls], j.Epoch(), e); err != nil {
 					b.Fatal(err)
 				}
 				if i%50 == 49 { // dozens per commit

@@ -170,7 +170,7 @@ func checkCrashed(t *testing.T, j *Journal, created map[call.ID]bool, ended map[
 	if int64(len(created)) > n {
 		t.Errorf("%d calls are stored, %d were acknowledged", n, len(created))
 	}
-	if n := number1(t, j, "SELECT count(*) FROM calls WHERE id NOT IN (SELECT id FROM ids)"); n != 0 {
+	if n := number1(t, j, "SELECT count(*) FROM calls WHERE n NOT IN (SELECT n FROM ids)"); n != 0 {
 		t.Errorf("%d calls are not indexed after the start", n)
 	}
 }

@@ -205,12 +205,7 @@ func (j *Journal) start() error {
 	if err != nil {
 		return err
 	}
-	// What a crash left out of the index.
-	err = j.w.c.exec(`BEGIN IMMEDIATE;
-		INSERT OR IGNORE INTO ids (id, n) SELECT id, n FROM calls WHERE n > (SELECT indexed FROM owner) ORDER BY id;
-		UPDATE owner SET indexed = max(indexed, coalesce((SELECT max(n) FROM calls), 0));
-		COMMIT`)
-	if err != nil {
+	if err := j.w.indexAll(); err != nil {
 		return err
 	}
 	return j.w.sweep()

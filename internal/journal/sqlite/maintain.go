@@ -4,14 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	lib "modernc.org/sqlite/lib"
-
-	"github.com/longcall/longcall/internal/call"
 )
 
 // wal is what the writer and the checkpoints know of each other. A frame is a
@@ -196,72 +192,4 @@ func (m *maintainer) raiseLow(ctx context.Context) error {
 		w.low.int(1, now)
 		return w.low.run()
 	})
-}
-
-// index puts recent calls in ids, in the order of ids, so that each page of
-// that index is touched once for many calls.
-func (m *maintainer) index(ctx context.Context) error {
-	from, err := m.c.queryInt("SELECT indexed FROM owner")
-	if err != nil {
-		return err
-	}
-	s, err := m.c.prepare("SELECT n, id FROM calls WHERE n > ?1 ORDER BY n")
-	if err != nil {
-		return err
-	}
-	defer m.c.drop(s)
-	type entry struct {
-		n  int64
-		id string
-	}
-	var list []entry
-	s.int(1, from)
-	for {
-		ok, err := s.step()
-		if err != nil {
-			return err
-		}
-		if !ok {
-			break
-		}
-		list = append(list, entry{s.colInt(0), s.colText(1)})
-	}
-	if len(list) == 0 {
-		return nil
-	}
-	to := list[len(list)-1].n
-	slices.SortFunc(list, func(a, b entry) int { return strings.Compare(a.id, b.id) })
-	for chunk := range slices.Chunk(list, indexChunk) {
-		err := m.j.do(ctx, opTask, func(w *writer) error {
-			for _, e := range chunk {
-				w.index.text(1, e.id)
-				w.index.int(2, e.n)
-				if err := w.index.run(); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	err = m.j.do(ctx, opTask, func(w *writer) error {
-		w.indexed.int(1, to)
-		return w.indexed.run()
-	})
-	if err != nil {
-		return err
-	}
-	m.j.mu.Lock()
-	defer m.j.mu.Unlock()
-	// A new map, since an old one keeps the memory of its best days.
-	left := make(map[call.ID]int64, len(m.j.recents)/2)
-	for id, n := range m.j.recents {
-		if n > to {
-			left[id] = n
-		}
-	}
-	m.j.recents = left
-	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
@@ -43,8 +42,7 @@ func (j *Journal) Deliveries(ctx context.Context, id call.ID) ([]call.Delivery, 
 	return j.reads().Deliveries(ctx, id)
 }
 
-// Find gives the one call whose id begins like that, with or without its "c_".
-// None gives call.ErrUnknown, several an error that names some.
+// Find gives the one call whose id begins like that: see Reader.Find.
 func (j *Journal) Find(ctx context.Context, prefix string) (call.ID, error) {
 	if err := j.catchUp(ctx); err != nil {
 		return "", err
@@ -228,39 +226,4 @@ func (r *Reader) Deliveries(ctx context.Context, id call.ID) (list []call.Delive
 		}
 	})
 	return list, err
-}
-
-// Find is Journal.Find, of what is written so far.
-func (r *Reader) Find(ctx context.Context, prefix string) (call.ID, error) {
-	prefix = strings.ToLower(strings.TrimSpace(prefix))
-	if !strings.HasPrefix(prefix, "c_") {
-		prefix = "c_" + prefix
-	}
-	var ids []string
-	err := r.pool.with(ctx, func(c *reader) error {
-		s, err := c.c.prepare(`SELECT id FROM ids WHERE id >= ?1 AND id < ?2 UNION
-			SELECT id FROM calls WHERE n > (SELECT indexed FROM owner) AND id >= ?1 AND id < ?2 ORDER BY id LIMIT 4`)
-		if err != nil {
-			return err
-		}
-		defer c.c.drop(s)
-		s.text(1, prefix)
-		s.text(2, prefix+"\x7f") // behind every character of an id
-		for {
-			ok, err := s.step()
-			if err != nil || !ok {
-				return err
-			}
-			ids = append(ids, s.colText(0))
-		}
-	})
-	switch {
-	case err != nil:
-		return "", err
-	case len(ids) == 0:
-		return "", call.ErrUnknown
-	case len(ids) > 1:
-		return "", fmt.Errorf("several calls begin with %s, such as %s: give more of the id", prefix, strings.Join(ids[:min(3, len(ids))], ", "))
-	}
-	return call.ID(ids[0]), nil
 }

@@ -169,3 +169,46 @@ func TestReadOnly(t *testing.T) {
 	}
 	check()
 }
+
+// TestIndexCollides: calls whose ids share the indexed bits are told apart.
+func TestIndexCollides(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{})
+	var ids []call.ID
+	for i := range 5 {
+		r := calltest.Record(j.Epoch())
+		r.ID = call.ID(fmt.Sprintf("c_abcdefghijkl%c", 'a'+i))
+		ids = append(ids, r.ID)
+		must(t, j.Create(t.Context(), r, call.Event{Seq: 1, Kind: call.KindAccepted, Time: time.Now(), Hole: -1}))
+	}
+	m := maintenance(t, j)
+	must(t, m.index(t.Context()))
+	ask(t, j, "UPDATE owner SET indexed = 0") // as if a crash had come before
+	must(t, j.Close())
+	j = open(t, dir, Options{})
+	if n := number1(t, j, "SELECT count(*) FROM ids"); n != 5 {
+		t.Errorf("%d entries", n)
+	}
+	for _, id := range ids {
+		got, err := j.Get(t.Context(), id)
+		must(t, err)
+		found, err := j.Find(t.Context(), string(id))
+		must(t, err)
+		if got.ID != id || found != id {
+			t.Errorf("got %s and found %s, want %s", got.ID, found, id)
+		}
+	}
+	if _, err := j.Find(t.Context(), "abcdefghijkl"); err == nil || errors.Is(err, call.ErrUnknown) {
+		t.Errorf("find: %v", err)
+	}
+	if _, err := j.Get(t.Context(), "c_abcdefghijklz"); !errors.Is(err, call.ErrUnknown) {
+		t.Errorf("get: %v", err)
+	}
+	must(t, j.do(t.Context(), opTask, func(w *writer) error { return w.forget(2, ids[1]) }))
+	if _, err := j.Get(t.Context(), ids[1]); !errors.Is(err, call.ErrUnknown) {
+		t.Errorf("get: %v", err)
+	}
+	if _, err := j.Get(t.Context(), ids[2]); err != nil {
+		t.Error(err)
+	}
+}

@@ -49,7 +49,7 @@ func newReader(path string, flags int32) (*reader, error) {
 	err = c.exec("PRAGMA busy_timeout = 2000; PRAGMA query_only = ON; PRAGMA cache_size = -256; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0")
 	if err == nil {
 		err = c.prepareAll([]prepared{
-			{&r.find, "SELECT n FROM ids WHERE id = ?1"},
+			{&r.find, findSQL},
 			{&r.scan, "SELECT n FROM calls WHERE n > (SELECT indexed FROM owner) AND id = ?1"},
 			{&r.head, "SELECT " + callColumns + " WHERE c.n = ?1"},
 			{&r.events, "SELECT key, kind, at, hole, body, file FROM events WHERE key BETWEEN ?1 AND ?2 ORDER BY key"},
@@ -129,19 +129,19 @@ func (p *pool) close() {
 
 // number finds a call; 0 if there is none.
 func (r *reader) number(id call.ID) (int64, error) {
-	for _, s := range []*stmt{r.find, r.scan} {
-		s.text(1, string(id))
-		ok, err := s.step()
-		if err != nil {
-			return 0, err
-		}
-		if ok {
-			n := s.colInt(0)
-			s.reset()
-			return n, nil
-		}
+	n, err := findID(r.find, id)
+	if err != nil || n != 0 {
+		return n, err
 	}
-	return 0, nil
+	// It may be too new for the index.
+	r.scan.text(1, string(id))
+	ok, err := r.scan.step()
+	if err != nil || !ok {
+		return 0, err
+	}
+	n = r.scan.colInt(0)
+	r.scan.reset()
+	return n, nil
 }
 
 // open positions head on a call. The other statements see the same commit as

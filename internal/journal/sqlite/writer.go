@@ -28,7 +28,8 @@ type writer struct {
 	begin, commit, rollback     *stmt
 	create, end, event, deliver *stmt
 	find, epoch, count          *stmt
-	index, indexed, low         *stmt
+	index, indexedAs            *stmt
+	indexed, low                *stmt
 	holeFiles, holeEvents       *stmt
 	forgetCall, forgetEnd       *stmt
 	forgetID, forgetDeliveries  *stmt
@@ -77,17 +78,18 @@ func (w *writer) prepare() error {
 		{&w.event, "INSERT INTO events (key, kind, at, hole, body, file) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"},
 		{&w.deliver, `INSERT INTO deliveries (key, kind, how, era, attached, first_byte, ended, bytes, events, dropped)
 			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`},
-		{&w.find, "SELECT n FROM ids WHERE id = ?1"},
+		{&w.find, findSQL},
 		{&w.epoch, "SELECT epoch, accepted IS NOT NULL, EXISTS (SELECT 1 FROM ends WHERE ends.n = calls.n) FROM calls WHERE n = ?1"},
 		{&w.count, "SELECT count(*), max(key) FROM events WHERE key BETWEEN ?1 << 28 AND (?1 << 28) + 268435455"},
-		{&w.index, "INSERT OR IGNORE INTO ids (id, n) VALUES (?1, ?2)"},
+		{&w.index, "INSERT INTO ids (h, n) VALUES (?1, ?2)"},
+		{&w.indexedAs, "SELECT n FROM ids WHERE h = ?1"},
 		{&w.indexed, "UPDATE owner SET indexed = ?1 WHERE id = 1"},
 		{&w.low, "UPDATE owner SET low = ?1 WHERE id = 1"},
 		{&w.holeFiles, "SELECT key FROM events WHERE key BETWEEN ?1 AND ?2 AND file IS NOT NULL"},
 		{&w.holeEvents, "DELETE FROM events WHERE key BETWEEN ?1 AND ?2"},
 		{&w.forgetCall, "DELETE FROM calls WHERE n = ?1"},
 		{&w.forgetEnd, "DELETE FROM ends WHERE n = ?1"},
-		{&w.forgetID, "DELETE FROM ids WHERE id = ?1"},
+		{&w.forgetID, "DELETE FROM ids WHERE h BETWEEN ?1 AND ?2 AND n = ?3"},
 		{&w.forgetDeliveries, "DELETE FROM deliveries WHERE key BETWEEN ?1 << 16 AND (?1 << 16) + 65535"},
 	})
 }
@@ -366,21 +368,6 @@ func (w *writer) touch(run *run) {
 	}
 }
 
-// lookup gives the number of a call; 0 if there is none.
-func (w *writer) lookup(id call.ID) (int64, error) {
-	if n := w.j.recent(id); n != 0 {
-		return n, nil
-	}
-	w.find.text(1, string(id))
-	ok, err := w.find.step()
-	if err != nil || !ok {
-		return 0, err
-	}
-	n := w.find.colInt(0)
-	w.find.reset()
-	return n, nil
-}
-
 func (w *writer) applyDeliver(d *call.Delivery, n int64) error {
 	how, err := number(hows, d.How)
 	if err != nil {
@@ -422,7 +409,10 @@ func (w *writer) forget(n int64, id call.ID) error {
 	if _, err := w.deleteEvents(n, 0, maxSeq); err != nil {
 		return err
 	}
-	w.forgetID.text(1, string(id))
+	h := idNumber(string(id))
+	w.forgetID.int(1, h)
+	w.forgetID.int(2, h+idTries)
+	w.forgetID.int(3, n)
 	if err := w.forgetID.run(); err != nil {
 		return err
 	}

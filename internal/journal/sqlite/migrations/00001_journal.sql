@@ -39,11 +39,12 @@ CREATE TABLE calls (
 );
 
 -- The index of calls by id. Ids are random, so every call would touch another
--- page of it: it is filled later, many calls at a time.
+-- page of it: it is filled later, many calls at a time. h is the first 60 bits
+-- of the id, or a number up to 16 higher if another call has that.
 CREATE TABLE ids (
-    id TEXT PRIMARY KEY,
-    n  INTEGER NOT NULL
-) WITHOUT ROWID;
+    h INTEGER PRIMARY KEY,
+    n INTEGER NOT NULL
+);
 
 -- A call ends once: the key is the compare-and-set.
 CREATE TABLE ends (
