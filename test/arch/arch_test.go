@@ -140,7 +140,6 @@ func TestTestsDoNotSleep(t *testing.T) {
 // the thing that owns it and ends it.
 var rootContexts = map[string]string{
 	"internal/app/app.go":              "stopping must go on when the context of Run is done; each has a time limit",
-	"internal/call/calltest/memory.go": "Append and Deliver take no context, like those of the real log",
 	"internal/call/engine.go":          "calls outlive their requests; Engine.Stop ends them",
 	"internal/cli/serve.go":            "the last log lines are written when all else has stopped; it has a time limit",
 	"internal/demo/server.go":          "the demo's slow calls; Close ends them",
