@@ -1,0 +1,85 @@
+package hosts_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/longcall/longcall/test/hosts"
+)
+
+// TestModel checks the scripted model without a host: in each API it asks for
+// the tool, and then says what the tool gave.
+func TestModel(t *testing.T) {
+	type o = map[string]any
+	const result = "it has finished"
+	for name, c := range map[string]struct {
+		path        string
+		first, then o
+		ask         string
+	}{
+		"anthropic": {
+			"/v1/messages",
+			o{"stream": true, "tools": []o{{"name": "mcp__slow__slow"}}},
+			o{"messages": []o{{"role": "user", "content": []o{{"type": "tool_result", "content": result}}}}},
+			`"tool_use"`,
+		},
+		"responses": {
+			"/v1/responses",
+			o{"tools": []o{{"type": "namespace", "name": "mcp__slow", "tools": []o{{"name": "slow"}}}}},
+			o{"input": []o{{"type": "function_call_output", "output": result}}},
+			`"function_call"`,
+		},
+		"chat": {
+			"/v1/chat/completions",
+			o{"stream": true, "tools": []o{{"function": o{"name": "slow_slow"}}}},
+			o{"messages": []o{{"role": "tool", "content": result}}},
+			`"tool_calls"`,
+		},
+		"gemini": {
+			"/v1beta/models/m:streamGenerateContent",
+			o{"tools": []o{{"functionDeclarations": []o{{"name": "mcp_slow_slow"}}}}},
+			o{"contents": []o{{"parts": []o{{"functionResponse": o{"response": o{"output": result}}}}}}},
+			`"functionCall"`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := hosts.NewModel(t)
+			if got := post(t, m.URL+c.path, c.first); !strings.Contains(got, c.ask) {
+				t.Errorf("it does not ask for the tool: %s", got)
+			}
+			if got := post(t, m.URL+c.path, c.then); !strings.Contains(got, "The tool said: ") {
+				t.Errorf("it does not say what the tool gave: %s", got)
+			}
+			if r := m.Results(); len(r) != 1 || !strings.Contains(r[0], result) {
+				t.Errorf("it was given %q", r)
+			}
+			post(t, m.URL+"/elsewhere", o{})
+			if u := m.Unknown(); len(u) != 1 {
+				t.Errorf("it did not know %q", u)
+			}
+		})
+	}
+}
+
+func post(t *testing.T, url string, body any) string {
+	t.Helper()
+	b, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post(url, "application/json", bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	out, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
