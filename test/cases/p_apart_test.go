@@ -274,48 +274,53 @@ func TestP14(t *testing.T) {
 	}
 }
 
-// TestP22 makes 20 calls at once in each of 1 and of 100 sessions.
+// TestP22 makes 20 calls at once in one session.
 func TestP22(t *testing.T) {
 	t.Parallel()
-	many := func(t *testing.T, s *server, sessions int, version string, over time.Duration) {
-		const calls, n = 20, 10
-		g := s.startWith(t, "limits: {concurrent: 0, per_principal: 0, connect: 1m}")
-		type one struct {
-			x          *wire.Exchange
-			tag, token string
-		}
-		var all []one
-		clients := make([]*wire.Client, sessions)
-		for i := range clients {
-			clients[i] = g.client(version, "up")
-		}
-		for i := range calls {
-			for j, c := range clients {
-				tag := fmt.Sprintf("s%dc%d", j, i)
-				token := fmt.Sprint(i) // the same in every session
-				if i%2 == 1 {
-					token = fmt.Sprintf(`"%d"`, i-1)
-				}
-				all = append(all, one{c.Start(wire.Call{ID: fmt.Sprint(i), Token: token, Args: stepArgs(tag, n, over)}), tag, token})
+	bothEras(t, func(t *testing.T, version string) {
+		each(t, "steps", func(t *testing.T, s *server) { s.twenty(t, 1, version, time.Second) })
+	})
+}
+
+// TestP22HundredSessions makes 20 calls at once in each of 100 sessions. It runs
+// alone, because it is a lot of work.
+func TestP22HundredSessions(t *testing.T) {
+	for _, w := range ways[:4] {
+		t.Run(w.name, func(t *testing.T) { newServer(t, w, "steps").twenty(t, 100, w.version, 3*time.Second) })
+	}
+}
+
+// twenty makes 20 calls at once in each of some sessions, with 10 steps each.
+func (s *server) twenty(t *testing.T, sessions int, version string, over time.Duration) {
+	t.Helper()
+	const calls, n = 20, 10
+	g := s.startWith(t, "limits: {concurrent: 0, per_principal: 0, connect: 1m}")
+	type one struct {
+		x          *wire.Exchange
+		tag, token string
+	}
+	var all []one
+	clients := make([]*wire.Client, sessions)
+	for i := range clients {
+		clients[i] = g.client(version, "up")
+	}
+	for i := range calls {
+		for j, c := range clients {
+			tag := fmt.Sprintf("s%dc%d", j, i)
+			token := fmt.Sprint(i) // the same in every session
+			if i%2 == 1 {
+				token = fmt.Sprintf(`"%d"`, i-1)
 			}
-		}
-		for _, o := range all {
-			shows(t, o.x, o.token, o.tag+" done", steps(o.tag, n)...)
-		}
-		if got := len(s.got("tools/call")); got != len(all) {
-			t.Errorf("%d calls reached the server, %d were made", got, len(all))
-		}
-		if r := g.allEnded(len(all)); len(r) != len(all) {
-			t.Errorf("%d records", len(r))
+			all = append(all, one{c.Start(wire.Call{ID: fmt.Sprint(i), Token: token, Args: stepArgs(tag, n, over)}), tag, token})
 		}
 	}
-	t.Run("1 session", func(t *testing.T) {
-		t.Parallel()
-		bothEras(t, func(t *testing.T, version string) {
-			each(t, "steps", func(t *testing.T, s *server) { many(t, s, 1, version, time.Second) })
-		})
-	})
-	for _, w := range ways {
-		t.Run("100 sessions/"+w.name, func(t *testing.T) { many(t, newServer(t, w, "steps"), 100, w.version, 3*time.Second) })
+	for _, o := range all {
+		shows(t, o.x, o.token, o.tag+" done", steps(o.tag, n)...)
+	}
+	if got := len(s.got("tools/call")); got != len(all) {
+		t.Errorf("%d calls reached the server, %d were made", got, len(all))
+	}
+	if r := g.allEnded(len(all)); len(r) != len(all) {
+		t.Errorf("%d records", len(r))
 	}
 }

@@ -105,9 +105,8 @@ func TestP10Cancel(t *testing.T) {
 	})
 }
 
-// TestP11 calls an instant tool.
+// TestP11 calls an instant tool. It runs alone, because it looks at the clock.
 func TestP11(t *testing.T) {
-	t.Parallel()
 	json := func(c *wire.Conn, r *wire.Request) { c.JSON(200, r.Text("worked")) }
 	sse := func(c *wire.Conn, r *wire.Request) { c.Answer(r.Text("worked")) }
 	for name, opt := range map[string]wire.Options{
@@ -120,7 +119,6 @@ func TestP11(t *testing.T) {
 		"sse, modern":      {Version: wire.Modern, On: map[string]wire.Handler{"tools/call": sse}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			up := wire.NewUpstream(t, opt)
 			g := before(t, up)
 			a, b := g.client(wire.Legacy, "up"), g.client(wire.Modern, "up")
