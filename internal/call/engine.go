@@ -26,8 +26,9 @@ type Options struct {
 	// Tail is how many bytes of a running call's events stay in memory for its
 	// readers; older ones are read from the log. 0 means 256 KiB.
 	Tail int
-	// FinishWait bounds how long a result waits for the log before it is shown
-	// all the same and stored later. 0 means 2 s.
+	// FinishWait bounds how long a new call waits for the log before it runs
+	// unrecorded (or is refused), and a result before it is shown all the same
+	// and stored later. 0 means 2 s.
 	FinishWait time.Duration
 	// Refuse new calls while the log cannot store them, instead of running
 	// them unrecorded (journal.on_failure).
@@ -186,7 +187,9 @@ func drop(m map[string]int, k string) {
 
 func (e *Engine) create(ctx context.Context, c *Call) error {
 	r := c.rec
-	err := e.log.Create(ctx, &r, c.tail...)
+	wait, cancel := context.WithTimeout(ctx, e.opt.FinishWait)
+	defer cancel()
+	err := e.log.Create(wait, &r, c.tail...)
 	c.stored = err == nil
 	if err != nil && (e.opt.Refuse || ctx.Err() != nil) {
 		return fmt.Errorf("store the call: %w", err)

@@ -98,8 +98,9 @@ type Request struct {
 // Observer is told about requests as they pass, for log lines, metrics and
 // spans. Its methods must not block.
 type Observer interface {
-	// RequestStarted comes before a request does anything: for a tools/call
-	// right before the call starts, for one that is refused when it ends.
+	// RequestStarted comes when principal, era and method are known: for a
+	// tools/call right after the call has started, for a request that is
+	// refused when it ends.
 	RequestStarted(q *Request)
 	// FirstByte comes when the first byte of a call's answer was written.
 	FirstByte(q *Request)

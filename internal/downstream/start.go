@@ -71,7 +71,6 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		spec.Client = clientName(m.MetaClientInfo.Of(m.Raw))
 	}
 	x.q.Server, x.q.Tool, x.q.Traceparent = t.server, t.public, spec.Traceparent
-	x.observe()
 	if s != nil {
 		spec.Session, spec.Client = s.id, s.client
 		a.session, a.key = s, idKey(id)
@@ -79,12 +78,14 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	}
 	c, err := x.h.opt.Engine.Start(a.ctx, spec)
 	if err != nil {
+		x.observe()
 		if s != nil {
 			s.detach(a.key, a.entry, false)
 		}
 		return nil, ownWords(id, notStarted(err), "", x.modern)
 	}
 	a.call, x.q.Call = c, c.ID()
+	x.observe()
 	if s != nil {
 		if end := s.started(a.entry, c.ID()); end != nil {
 			// An error says that the call has ended by itself already.

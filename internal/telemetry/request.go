@@ -62,7 +62,8 @@ func (t *Telemetry) FirstByte(q *Request) {
 	}
 	l := line{time: q.Start.Add(q.FirstByte), level: slog.LevelInfo, text: "request first byte"}
 	l.str("event", "first_byte")
-	l.request(q)
+	l.str("request", q.ID) // the line before has the rest
+	l.str("call", string(q.Call))
 	l.ms("ms", q.FirstByte)
 	l.write(t.log)
 }
