@@ -282,19 +282,20 @@ func TestO20AgentGoesAway(t *testing.T) {
 			t.Errorf("the tool server was told %s", got[0].JSON)
 		}
 	}
+	const grace = "disconnect_grace: 300ms" // which is for agents of the other era
 	h := timedHouse(t)
 	for _, p := range []place{overSSE, overJSON, overSSEModern, overStdio} {
 		for name, bye := range ways {
-			h.add(p.name+" "+name, wire.Legacy, p.open(t), func(t *testing.T, s *scene) { check(t, s, wire.Call{Token: "1"}, bye) })
+			h.add(p.name+" "+name, wire.Legacy, p.open(t), func(t *testing.T, s *scene) { check(t, s, wire.Call{Token: "1"}, bye) }, grace)
 		}
 	}
 	h.add("JSON agent", wire.Legacy, overSSE.open(t), func(t *testing.T, s *scene) {
 		s.dn.Accept = wire.AcceptJSON
 		check(t, s, wire.Call{}, (*wire.Exchange).Close)
-	})
+	}, grace)
 	h.add("modern agent, detached by policy", wire.Modern, overSSE.open(t), func(t *testing.T, s *scene) {
 		check(t, s, wire.Call{}, (*wire.Exchange).Close)
-	}, "on_disconnect: detach")
+	}, "on_disconnect: detach", grace)
 	h.add("and its session is closed", wire.Legacy, overSSE.open(t), func(t *testing.T, s *scene) {
 		check(t, s, wire.Call{}, func(x *wire.Exchange) {
 			x.Close()
@@ -302,7 +303,7 @@ func TestO20AgentGoesAway(t *testing.T) {
 				t.Errorf("DELETE gets HTTP %d", status)
 			}
 		})
-	})
+	}, grace)
 	// In the stateless era a closed stream is a cancel, after the grace; the
 	// record says what was seen, not what it may have meant.
 	h.add("modern agent", wire.Modern, overSSE.open(t), func(t *testing.T, s *scene) {
@@ -317,6 +318,6 @@ func TestO20AgentGoesAway(t *testing.T) {
 		if id := s.up.seen("tools/call")[0].ID; !slices.Equal(got.At("params.requestId"), id) {
 			t.Errorf("the tool server was told %s about the call %s", got.JSON, id)
 		}
-	}, "disconnect_grace: 300ms")
+	}, grace)
 	h.run("")
 }
