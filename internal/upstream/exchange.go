@@ -229,6 +229,10 @@ func (x *exchange) lost(ctx context.Context, err error) call.Answer {
 // receive takes the response to the POST.
 func (x *exchange) receive(ctx context.Context, resp *http.Response) call.Answer {
 	x.firstByte()
+	if resp.StatusCode == http.StatusBadRequest && !x.sess.isModern && x.sess.id != "" {
+		// Some servers say so, in whatever words, that they do not know the session (O18).
+		x.sess.suspect.Store(true)
+	}
 	switch t := mediaType(resp); {
 	case resp.StatusCode == http.StatusOK && t == "text/event-stream":
 		return x.stream(ctx, resp)
@@ -255,9 +259,6 @@ func (x *exchange) receive(ctx context.Context, resp *http.Response) call.Answer
 	case sameID(&m, x.id):
 		return x.answer(&m)
 	case m.Error.Ok():
-		if resp.StatusCode == http.StatusBadRequest && !x.sess.isModern && x.sess.id != "" {
-			x.sess.suspect.Store(true)
-		}
 		return failed("The tool server refused the call: %s (code %d, HTTP %d). It did not run.", printable([]byte(m.ErrText)), m.Code, resp.StatusCode)
 	}
 	return interrupted("the tool server answered with the result of another request.")

@@ -206,6 +206,41 @@ func TestO18SessionLostInCall(t *testing.T) {
 			})
 		}
 	}
+	// Some servers say 400 instead. They have looked before they ran anything,
+	// so that call just fails; the next one finds a session all the same.
+	for name, refuse := range map[string]func(c *wire.Conn, r *wire.Request){
+		"400 without a body": func(c *wire.Conn, _ *wire.Request) { c.Status(400) },
+		"400 with words": func(c *wire.Conn, _ *wire.Request) {
+			c.Head(400, "Content-Type: text/plain")
+			c.Body("No valid session ID")
+			c.End()
+		},
+		"400 with an error": func(c *wire.Conn, _ *wire.Request) {
+			c.JSON(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`)
+		},
+		"400 with the call's id": func(c *wire.Conn, r *wire.Request) {
+			c.JSON(400, r.Fail("-32000", "Bad Request: No valid session ID provided"))
+		},
+	} {
+		o := newOnce()
+		var up *wire.Upstream
+		up = wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": o.do(func(c *wire.Conn, r *wire.Request) {
+			up.Forget()
+			refuse(c, r)
+		})}})
+		h.http(name, wire.Legacy, up, func(t *testing.T, s *scene) {
+			up.WaitRequest("GET", 1, 0)
+			x := s.dn.Start(wire.Call{})
+			if m := x.Response(0); string(m.ID) != x.ID || m.Error == nil && string(m.At("result.isError")) != "true" {
+				t.Errorf("the answer is %s", m.JSON)
+			}
+			s.ended(call.Failed)
+			answered(t, s.dn.Start(wire.Call{}), "again")
+			if n := up.Count("initialize"); n != 2 || up.Count("tools/call") != 2 {
+				t.Errorf("%d initializes, %d calls", n, up.Count("tools/call"))
+			}
+		})
+	}
 	h.run("")
 }
 
