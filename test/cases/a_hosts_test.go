@@ -258,8 +258,8 @@ func TestA6(t *testing.T) {
 					x.WaitMessages(progressMethod, 1, 0)
 					leave(x)
 					r, d := g.audited("aborted", func(_ *call.Record, d []call.Delivery) bool { return len(d) > 0 })
-					if d[0].How != call.AbortedDownstream || r.End.Outcome != call.Running {
-						t.Errorf("at once the record says %s, and the call %q", d[0].How, r.End.Outcome)
+					if d[0].How != call.AbortedDownstream || r.End.By == "agent" {
+						t.Errorf("at once the record says %s, and that the call was ended by %q", d[0].How, r.End.By)
 					}
 					r, d = g.ended(want.outcome)
 					if len(d) != 1 || d[0].How != call.AbortedDownstream {
@@ -279,6 +279,9 @@ func TestA6(t *testing.T) {
 	}
 }
 
+// hundreds is how often A7 sends a MiB; the race detector reads each byte slowly.
+var hundreds = map[bool]int{false: 100, true: 20}[raceEnabled]
+
 // TestA7 has the answer begin before the last byte of a large request.
 func TestA7(t *testing.T) {
 	t.Parallel()
@@ -288,7 +291,7 @@ func TestA7(t *testing.T) {
 		g := before(t, up)
 		dn := g.client(version, "up")
 		body := dn.Message("7", "tools/call", `"name":"work","arguments":`+args, "")
-		for range 20 {
+		for range hundreds / 5 {
 			var xs []*wire.Exchange
 			for range 5 {
 				// The gateway has all but the last byte for a while.
@@ -300,8 +303,8 @@ func TestA7(t *testing.T) {
 				}
 			}
 		}
-		if n := up.Count("tools/call"); n != 100 {
-			t.Errorf("%d of 100 calls reached the server", n)
+		if n := up.Count("tools/call"); n != hundreds {
+			t.Errorf("%d of %d calls reached the server", n, hundreds)
 		}
 		for _, r := range up.Requests("tools/call") {
 			if string(r.Args) != args {
@@ -416,13 +419,13 @@ func TestA7Server(t *testing.T) {
 			g := start(t, fmt.Sprintf("shutdown: {drain: 1s}\nmcpServers: {up: {url: %q}}\n", url))
 			dn := g.client(wire.Legacy, "up")
 			args := `{"tag":"` + strings.Repeat("q", mib) + `"}`
-			for i := range 100 {
+			for i := range hundreds {
 				if m := dn.Start(wire.Call{ID: strconv.Itoa(i), Args: args}).Response(0); m.ToolText() != "worked" {
 					t.Fatalf("call %d: %s", i, m.JSON)
 				}
 			}
-			if n := count(); n != 100 {
-				t.Errorf("%d of 100 calls reached the server", n)
+			if n := count(); n != hundreds {
+				t.Errorf("%d of %d calls reached the server", n, hundreds)
 			}
 		})
 	}

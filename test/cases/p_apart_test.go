@@ -88,7 +88,7 @@ func TestP1(t *testing.T) {
 						if first == short {
 							slow, quick = y, x
 						}
-						if q, s := quick.TimedResponse(0).Came, slow.TimedResponse(0).Came; q > s || q > 2500*time.Millisecond {
+						if q, s := quick.TimedResponse(0).Came, slow.TimedResponse(0).Came; q > s-500*time.Millisecond {
 							t.Errorf("the call of 1 s took %v, that of 3 s %v", q, s)
 						}
 						calls := s.got("tools/call")
@@ -144,9 +144,9 @@ func TestP1RealServers(t *testing.T) {
 					if n := len(x.Progress()); n != 3+i {
 						t.Errorf("call of %v got %d of %d progress messages", d[i], n, 3+i)
 					}
-					if c := x.TimedResponse(0).Came; c > d[i]+1900*time.Millisecond {
-						t.Errorf("call of %v took %v", d[i], c)
-					}
+				}
+				if a, b := xs[0].TimedResponse(0).Came, xs[1].TimedResponse(0).Came; (a > b) != (d[0] > d[1]) {
+					t.Errorf("calls of %v took %v and %v", d, a, b)
 				}
 			}
 		})
@@ -285,8 +285,12 @@ func TestP22(t *testing.T) {
 // TestP22HundredSessions makes 20 calls at once in each of 100 sessions. It runs
 // alone, because it is a lot of work.
 func TestP22HundredSessions(t *testing.T) {
+	sessions := 100
+	if raceEnabled {
+		sessions = 20
+	}
 	for _, w := range ways[:4] {
-		t.Run(w.name, func(t *testing.T) { newServer(t, w, "steps").twenty(t, 100, w.version, 3*time.Second) })
+		t.Run(w.name, func(t *testing.T) { newServer(t, w, "steps").twenty(t, sessions, w.version, 3*time.Second) })
 	}
 }
 

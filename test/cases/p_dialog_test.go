@@ -187,10 +187,12 @@ func TestP8(t *testing.T) {
 		x := dn.Start(wire.Call{Token: "5"})
 		start := time.Now().Add(-x.Since())
 		shows(t, x, "5", "worked", steps("p", n)...)
+		var late []time.Duration
 		for i, p := range x.Progress() {
-			if late := start.Add(p.Came).Sub(sent[i]); late > 700*time.Millisecond {
-				t.Errorf("progress %d came %v late", i+1, late)
-			}
+			late = append(late, start.Add(p.Came).Sub(sent[i]))
+		}
+		if median(late) > 500*time.Millisecond || slices.Max(late) > 3*time.Second { // a busy machine is late now and then
+			t.Errorf("the progress came late: %v", late)
 		}
 		if d := x.TimedResponse(0).Came; d < 7500*time.Millisecond {
 			t.Errorf("the result came after %v", d)

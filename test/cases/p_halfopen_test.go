@@ -182,7 +182,7 @@ func TestP21(t *testing.T) {
 			<-time.After(100 * time.Millisecond)
 			up.Freeze()
 			for _, x := range xs {
-				g.lost(x, "no ping", 2*time.Second, 10*time.Second)
+				g.lost(x, "no ping", 2*time.Second, 20*time.Second)
 			}
 			if n := len(g.allEnded(len(xs))); n != up.Count("tools/call") {
 				t.Errorf("%d calls were sent %d times", n, up.Count("tools/call"))
@@ -247,7 +247,7 @@ func TestP21Unreachable(t *testing.T) {
 			if ids {
 				reason, least = "", 3500*time.Millisecond
 			}
-			g.lost(x, reason, least, 12*time.Second)
+			g.lost(x, reason, least, 20*time.Second)
 			if text := x.Response(0).ToolText(); ids && !strings.Contains(text, "could not be resumed") && !strings.Contains(text, "no ping") {
 				t.Errorf("the answer does not say why: %s", text)
 			}
@@ -314,7 +314,7 @@ func TestP21Stdio(t *testing.T) {
 			if outcome(m.Msg) != "timed_out" || !strings.Contains(m.ToolText(), "no answer to a ping") || !strings.Contains(m.ToolText(), "may have taken effect") {
 				t.Errorf("the answer: %s", m.JSON)
 			}
-			if m.Came < 2*time.Second || m.Came > 10*time.Second {
+			if m.Came < 2*time.Second || m.Came > 20*time.Second {
 				t.Errorf("noticed after %v", m.Came)
 			}
 			if r, _ := g.ended(call.TimedOut); r.End.Limit != "idle" {

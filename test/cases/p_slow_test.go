@@ -81,7 +81,10 @@ func TestP19(t *testing.T) {
 				conn.Close()
 				<-done
 			}()
-			g.ended(call.Completed) // what becomes of the reader changes nothing about the call
+			poll(t, 2*writeTimeout, "the end of the call", func() bool {
+				r := g.records()
+				return len(r) == 1 && r[0].End.Outcome == call.Completed // what becomes of the reader changes nothing about it
+			})
 			var d []call.Delivery
 			poll(t, 2*writeTimeout, "the end of the reader", func() bool {
 				var err error
