@@ -374,15 +374,6 @@ func (h *house) run(lines string) {
 	}
 }
 
-// stage makes a scene of its own. more are YAML members of the server's config.
-func stage(t *testing.T, agent string, up tool, more ...string) *scene {
-	t.Helper()
-	s := &scene{t: t, up: up, name: "up", agent: agent}
-	s.g = start(t, "shutdown: {drain: 1s}\nmcpServers: {up: "+s.up.config(more...)+"}\n")
-	s.dn = s.client(agent)
-	return s
-}
-
 // client is another agent at the scene's server.
 func (s *scene) client(version string) *wire.Client {
 	s.t.Helper()
