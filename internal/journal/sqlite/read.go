@@ -136,8 +136,12 @@ func (r *reader) number(id call.ID) (int64, error) {
 	// It may be too new for the index.
 	r.scan.text(1, string(id))
 	ok, err := r.scan.step()
-	if err != nil || !ok {
+	switch {
+	case err != nil:
 		return 0, err
+	case !ok:
+		// The index may have taken it in between the two looks.
+		return findID(r.find, id)
 	}
 	n = r.scan.colInt(0)
 	r.scan.reset()
