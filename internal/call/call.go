@@ -235,4 +235,8 @@ type Answer struct {
 	End
 	Body []byte
 	Hole int
+	// Release, if not nil, gives back what the runner still holds. It is called
+	// once, after the end was shown, so that nobody waits for it, and takes a
+	// second at most.
+	Release func()
 }

@@ -219,7 +219,6 @@ func (e *Engine) deny(ctx context.Context, c *Call, end End) error {
 func (e *Engine) run(ctx context.Context, c *Call) {
 	defer e.wg.Done()
 	defer c.cancel(nil)
-	defer e.forget(c)
 	if d := c.rec.Limits.Total; d > 0 {
 		t := time.AfterFunc(time.Until(c.rec.Started.Add(d)), func() {
 			c.end(&Cause{End{Outcome: TimedOut, Limit: "total", Text: fmt.Sprintf(
@@ -229,6 +228,10 @@ func (e *Engine) run(ctx context.Context, c *Call) {
 	}
 	a := e.runner.Run(ctx, &Exec{c: c, ctx: ctx, Spec: &c.rec.Spec, ID: c.rec.ID, Limits: c.rec.Limits})
 	c.finish(ctx, a)
+	e.forget(c)
+	if a.Release != nil {
+		a.Release()
+	}
 }
 
 // finish decides the end, stores it, and shows it: in this order (I4).

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"sync"
@@ -24,6 +25,7 @@ type exchange struct {
 	done chan struct{}
 
 	left   bool          // the request was allowed to leave; only the call's goroutine
+	rest   io.ReadCloser // of the response, after the answer
 	lastID string        // of the last whole event (P3); only the call's goroutine
 	retry  time.Duration // as the server asked
 
@@ -91,8 +93,34 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 	stop()
 	c.pending.Delete(id)
 	e.end()
+	switch {
+	case e.rest != nil && a.Body != nil:
+		a.Release = e.drain
+	case e.rest != nil:
+		e.rest.Close()
+		fallthrough
+	default:
+		e.cancelRead(nil)
+	}
 	return a
 }
+
+// drain reads the stream to its end after the answer, which is a few bytes off:
+// a connection whose response was not read whole cannot be used again, and a
+// new one costs more than the rest of an instant call. A server that keeps the
+// stream open after its answer loses the connection after a second.
+func (x *exchange) drain() {
+	late := time.AfterFunc(drainTime, func() { x.cancelRead(nil) })
+	io.Copy(io.Discard, io.LimitReader(x.rest, drainBytes))
+	late.Stop()
+	x.rest.Close()
+	x.cancelRead(nil)
+}
+
+const (
+	drainTime  = time.Second
+	drainBytes = 64 << 10
+)
 
 // limit is how many bytes one message for the call may have.
 func (x *exchange) limit() int64 {
@@ -148,9 +176,7 @@ func (x *exchange) end() {
 	if x.timer != nil {
 		x.timer.Stop()
 	}
-	cancel := x.cancelRead
 	x.mu.Unlock()
-	cancel(nil)
 	close(x.done)
 }
 

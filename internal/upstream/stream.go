@@ -29,10 +29,11 @@ func (x *exchange) stream(ctx context.Context, resp *http.Response) call.Answer 
 	pause := resumeFirst
 	for {
 		a, done, news, err := x.events(resp.Body)
-		resp.Body.Close()
 		if done {
+			x.rest = resp.Body
 			return a
 		}
+		resp.Body.Close()
 		if a, ok := x.stopped(ctx); ok {
 			return a
 		}
