@@ -31,8 +31,12 @@ func TestMain(m *testing.M) {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		// Cases wait far more than they work.
-		if err := flag.Set("test.parallel", "40"); err != nil {
+		// Cases wait far more than they work, but for what the race detector does.
+		n := "40"
+		if raceEnabled {
+			n = "20"
+		}
+		if err := flag.Set("test.parallel", n); err != nil {
 			panic(err)
 		}
 	}

@@ -257,7 +257,7 @@ func poll(t *testing.T, limit time.Duration, what string, holds func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %v: %s", limit, what)
 		}
-		<-time.After(5 * time.Millisecond)
+		<-time.After(25 * time.Millisecond)
 	}
 }
 
@@ -274,12 +274,16 @@ func (g *gateway) records() []call.Record {
 // allEnded waits until n calls are stored and have ended.
 func (g *gateway) allEnded(n int) []call.Record {
 	g.t.Helper()
-	var all []call.Record
-	soon(g.t, fmt.Sprintf("%d calls ended in the record", n), func() bool {
-		all = g.records()
-		return len(all) == n && !slices.ContainsFunc(all, func(r call.Record) bool { return r.End.Outcome == call.Running })
-	})
-	return all
+	for deadline := time.Now().Add(wire.Timeout); ; pause(50 * time.Millisecond) {
+		all := g.records()
+		running := slices.DeleteFunc(slices.Clone(all), func(r call.Record) bool { return r.End.Outcome != call.Running })
+		if len(all) == n && len(running) == 0 {
+			return all
+		}
+		if time.Now().After(deadline) {
+			g.t.Fatalf("the record has %d calls, want %d; %d of them run: %v", len(all), n, len(running), running)
+		}
+	}
 }
 
 // delivery waits for the record of how a call's one attachment ended.
