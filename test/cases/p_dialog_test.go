@@ -105,7 +105,7 @@ func TestP6(t *testing.T) {
 func TestP7(t *testing.T) {
 	t.Parallel()
 	each(t, "holds", func(t *testing.T, s *server) {
-		gone := make(chan struct{})
+		gone := make(chan time.Time, 1)
 		if s.up != nil {
 			inner := onPost
 			if s.name == "http GET" {
@@ -114,7 +114,7 @@ func TestP7(t *testing.T) {
 			s.up = wire.NewUpstream(t, wire.Options{Version: s.version, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
 				inner(works["holds"])(c, r)
 				if r.Tool == "work" {
-					close(gone)
+					gone <- time.Now()
 				}
 			}}})
 		}
@@ -138,7 +138,10 @@ func TestP7(t *testing.T) {
 		}
 		if s.up != nil { // then the stream closes
 			select {
-			case <-gone:
+			case at := <-gone:
+				if told := s.up.Requests(cancelledMethod); len(told) == 1 && told[0].Time.After(at) {
+					t.Error("the stream was closed before the server was told")
+				}
 			case <-time.After(10 * time.Second):
 				t.Error("the stream of the call was not closed")
 			}
