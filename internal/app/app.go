@@ -247,7 +247,7 @@ func (a *App) Run(ctx context.Context) error {
 	defer cancel()
 	if a.opt.ConfigPath != "" && a.opt.Config.Reload.Watch {
 		wg.Go(func() {
-			if err := config.Watch(background, a.opt.ConfigPath, func() { a.Reload() }); err != nil {
+			if err := config.Watch(background, a.opt.ConfigPath, func() { _ = a.Reload() }); err != nil {
 				a.log.Warn("the config is not watched; SIGHUP still reads it again", "error", err)
 			}
 		})
@@ -273,9 +273,11 @@ func (a *App) Run(ctx context.Context) error {
 	bound, cancelStop := context.WithTimeout(context.Background(), stopTime)
 	defer cancelStop()
 	if err := a.server.Shutdown(bound); err != nil {
-		a.server.Close()
+		_ = a.server.Close()
 	}
-	<-served
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve: %w", err)
+	}
 	return nil
 }
 

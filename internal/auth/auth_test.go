@@ -241,7 +241,7 @@ func TestBadTokenFile(t *testing.T) {
 			t.Skip("root may write everywhere")
 		}
 		dir := t.TempDir()
-		if err := os.Chmod(dir, 0o500); err != nil { //nolint:gosec // a folder needs x
+		if err := os.Chmod(dir, 0o500); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := LoadOrCreate(dir); err == nil || !strings.Contains(err.Error(), "state:") {

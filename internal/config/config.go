@@ -333,7 +333,8 @@ func Parse(data []byte, filename string, getenv func(string) (string, bool)) (*C
 	c.Warnings, c.pos = d.warnings, d.pos
 	// What could not be decoded has its default, so the rest can be checked too:
 	// an operator wants to hear of everything at once.
-	if errs, ok := c.Check().(Errors); ok {
+	var errs Errors
+	if errors.As(c.Check(), &errs) {
 		d.errs = append(d.errs, errs...)
 	}
 	if len(d.errs) > 0 {

@@ -63,14 +63,14 @@ func (x *exchange) preflight(cors bool) {
 	h := x.out.w.Header()
 	h.Set("Allow", allowedMethods)
 	if cors && x.r.Header.Get("Access-Control-Request-Method") != "" {
-		allowed := allowedHeaders
+		allowed := []string{allowedHeaders}
 		for name := range strings.SplitSeq(x.r.Header.Get("Access-Control-Request-Headers"), ",") {
 			if name = strings.TrimSpace(name); isToken(name) && len(name) > len(paramPrefix) && strings.EqualFold(name[:len(paramPrefix)], paramPrefix) {
-				allowed += ", " + name
+				allowed = append(allowed, name)
 			}
 		}
 		h.Set("Access-Control-Allow-Methods", allowedMethods)
-		h.Set("Access-Control-Allow-Headers", allowed)
+		h.Set("Access-Control-Allow-Headers", strings.Join(allowed, ", "))
 		h.Set("Access-Control-Max-Age", "600")
 	}
 	x.out.head(http.StatusNoContent)

@@ -192,13 +192,15 @@ func (x *exchange) get() {
 	out.write(commentOpen)
 	tick := time.NewTicker(streamComment)
 	defer tick.Stop()
-	for told := false; ; told = false {
+	told := false
+	for {
 		if !out.flush() {
 			if told {
 				s.noteChange() // for the next stream to tell
 			}
 			return
 		}
+		told = false
 		for wrote := false; !wrote; {
 			select {
 			case <-s.wake:

@@ -246,7 +246,7 @@ func hasPrefixFold(text []byte, low string) bool {
 // hasBarePrefix skips separators in the text.
 func hasBarePrefix(text []byte, low string) bool {
 	j := 0
-	for i := 0; i < len(text); i++ {
+	for i := range text {
 		switch c := lower[text[i]]; {
 		case c == low[j]:
 			if j++; j == len(low) {

@@ -59,11 +59,19 @@ func TestLoggerHidesSecrets(t *testing.T) {
 			log.WithGroup(key).WithGroup("inner").Info("m", "x", canary)
 		}
 		for _, v := range []any{
-			http.Header{"X": {canary}}, map[string]any{"a": canary}, []byte(canary), plainStruct{canary}, &plainStruct{canary},
-			call.Event{Body: []byte(canary)}, call.Spec{Request: []byte(canary), Arguments: []byte(canary)}, []any{canary},
+			http.Header{"X": {canary}},
+			map[string]any{"a": canary},
+			[]byte(canary),
+			plainStruct{canary},
+			&plainStruct{canary},
+			call.Event{Body: []byte(canary)},
+			call.Spec{Request: []byte(canary), Arguments: []byte(canary)},
+			[]any{canary},
 			"Bearer " + canary, "bearer=" + canary, "Basic " + canary, "https://u:" + canary + "@h/p", "https://h/?token=" + canary,
 			"https://h/?a=b&x_secret_y=" + canary, "lc_" + strings.Repeat("x", 20) + canary, "eyJhbGciOi.eyJzdWIi." + canary,
-			struct{ leaky }{leaky{canary}}, &leaky{canary}, fmt.Errorf("wrapped: %w", leaky{canary}), []string{"Bearer " + canary},
+			struct{ leaky }{leaky{canary}},
+			&leaky{canary}, fmt.Errorf("wrapped: %w", leaky{canary}),
+			[]string{"Bearer " + canary},
 			func() string { return canary }, strings.Repeat("long ", 1000) + "Bearer " + canary,
 		} {
 			log.Info("m", "value", v)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/http/httptrace"
@@ -179,9 +180,7 @@ var (
 )
 
 func (c *httpConn) header(req *http.Request, sess *session) {
-	for k, v := range c.s.Headers {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, c.s.Headers)
 	if h := c.s.Headers.Get("Host"); h != "" {
 		req.Host = h
 	}

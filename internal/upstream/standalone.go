@@ -248,21 +248,19 @@ func (x *exchange) settled(ctx context.Context) {
 
 // progress hands one progress message to the call, from whichever stream it
 // came (Path A and Path B), unless the call has its result (O8).
-func (x *exchange) progress(m *mcp.Message) error {
+func (x *exchange) progress(m *mcp.Message) {
 	body, hole := m.WithHole(m.ProgressToken)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.over {
-		return nil
+		return
 	}
 	x.touch()
 	if l := x.limit(); l > 0 && int64(len(m.Raw)) > l { // the standalone stream has the limit of the server
 		x.exec.Note("%s", skipped(l))
-		return nil
+		return
 	}
 	if err := x.exec.Emit(call.Event{Kind: call.KindProgress, Body: body, Hole: hole}); err != nil {
 		x.abort(err)
-		return err
 	}
-	return nil
 }

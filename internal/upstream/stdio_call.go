@@ -99,7 +99,7 @@ func (w *wire) tellCancel(p *waiter, reason string) bool {
 	if w.out.takeBack(p.id) {
 		return false
 	}
-	w.out.put("", outgoingCancel(p.id, reason), nil)
+	w.send(outgoingCancel(p.id, reason))
 	return true
 }
 

@@ -425,7 +425,7 @@ func (w *wire) ask(ctx context.Context, method string, params []byte, modern boo
 	switch {
 	case r == nil && ctx.Err() != nil:
 		if !w.out.takeBack(p.id) && method != mcp.MethodInitialize {
-			w.out.put("", outgoingCancel(p.id, "no answer in time"), nil)
+			w.send(outgoingCancel(p.id, "no answer in time"))
 		}
 		return nil, context.Cause(ctx)
 	case r == nil:
@@ -438,8 +438,9 @@ func (w *wire) ask(ctx context.Context, method string, params []byte, modern boo
 	return r, nil
 }
 
-// send queues a message that nobody waits for.
-func (w *wire) send(message []byte) { w.out.put("", message, nil) }
+// send queues a message that nobody waits for: if the queue is full, the server
+// reads nothing, and would not read this one either.
+func (w *wire) send(message []byte) { _ = w.out.put("", message, nil) }
 
 // running is how many calls are under way.
 func (w *wire) running() int {
