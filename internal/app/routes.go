@@ -14,8 +14,6 @@ import (
 // routes is everything that the listener answers.
 func (a *App) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/mcp", a.handler)
-	mux.Handle("/mcp/", a.handler)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, "ok\n") // live: nothing more
 	})
@@ -24,7 +22,14 @@ func (a *App) routes() http.Handler {
 		mux.HandleFunc("GET /metrics", a.metrics)
 	}
 	mux.HandleFunc("POST /api/calls/{id}/cancel", a.cancelCall)
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// What every call takes does not go by way of patterns.
+		if p := r.URL.Path; p == "/mcp" || strings.HasPrefix(p, "/mcp/") {
+			a.handler.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // metrics are for anybody on this machine, and elsewhere for those with a
