@@ -36,6 +36,7 @@ type Pool struct {
 
 	mu       sync.Mutex
 	servers  map[string]Server
+	names    []string // of servers, sorted; never changed in place
 	links    map[linkKey]*link
 	known    map[string][]mcp.Tool // last catalog of each server, from any connection or the disk
 	watchers map[int]func(server string)
@@ -104,6 +105,7 @@ func (p *Pool) SetServers(servers map[string]Server) {
 		}
 	}
 	p.servers = maps.Clone(servers)
+	p.names = slices.Sorted(maps.Keys(servers))
 	for _, l := range old {
 		p.closeLater(l)
 	}
@@ -113,11 +115,11 @@ func (p *Pool) SetServers(servers map[string]Server) {
 	}
 }
 
-// Servers are the configured names, sorted.
+// Servers are the configured names, sorted. The slice must not be changed.
 func (p *Pool) Servers() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Sorted(maps.Keys(p.servers))
+	return p.names
 }
 
 // take gets the connection for a principal and session, making it if needed.
