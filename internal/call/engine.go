@@ -26,9 +26,11 @@ type Options struct {
 	// Tail is how many bytes of a running call's events stay in memory for its
 	// readers; older ones are read from the log. 0 means 256 KiB.
 	Tail int
-	// FinishWait bounds how long a new call waits for the log before it runs
-	// unrecorded (or is refused), and a result before it is shown all the same
-	// and stored later. 0 means 2 s.
+	// CreateWait bounds how long a new call waits for the log before it runs
+	// unrecorded, or is refused. 0 means 10 s.
+	CreateWait time.Duration
+	// FinishWait bounds how long a result waits for the log before it is shown
+	// all the same and stored later. 0 means 2 s.
 	FinishWait time.Duration
 	// Refuse new calls while the log cannot store them, instead of running
 	// them unrecorded (journal.on_failure).
@@ -59,6 +61,9 @@ type Engine struct {
 func NewEngine(log Log, runner Runner, opt Options) *Engine {
 	if opt.Tail == 0 {
 		opt.Tail = 256 << 10
+	}
+	if opt.CreateWait == 0 {
+		opt.CreateWait = 10 * time.Second
 	}
 	if opt.FinishWait == 0 {
 		opt.FinishWait = 2 * time.Second
@@ -187,7 +192,7 @@ func drop(m map[string]int, k string) {
 
 func (e *Engine) create(ctx context.Context, c *Call) error {
 	r := c.rec
-	wait, cancel := context.WithTimeout(ctx, e.opt.FinishWait)
+	wait, cancel := context.WithTimeout(ctx, e.opt.CreateWait)
 	defer cancel()
 	err := e.log.Create(wait, &r, c.tail...)
 	c.stored = err == nil
