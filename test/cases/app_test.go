@@ -89,7 +89,7 @@ func TestGracefulStop(t *testing.T) {
 				c.Hold()
 				return
 			}
-			c.Pause(300 * time.Millisecond)
+			c.Pause(600 * time.Millisecond)
 			c.Event(r.Text("worked"))
 			c.End()
 		},
@@ -97,8 +97,8 @@ func TestGracefulStop(t *testing.T) {
 	g := before(t, up)
 	dn := g.client(wire.Legacy, "up")
 	short := dn.Start(wire.Call{})
-	stuck := dn.Start(wire.Call{Args: `{"stuck":true}`})
 	<-called
+	stuck := dn.Start(wire.Call{Args: `{"stuck":true}`}) // the newest in the record
 	<-called
 	stopped := make(chan struct{})
 	go func() { g.stop(); close(stopped) }()
