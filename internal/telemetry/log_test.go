@@ -127,6 +127,7 @@ func TestSinkNeverWaits(t *testing.T) {
 		go s.Run()
 		log := Logger(s, slog.LevelInfo, "text")
 		log.Info("first")
+		time.Sleep(gather)
 		synctest.Wait() // Run holds it
 		for range 100 {
 			log.Info("a line that nobody reads")
@@ -136,6 +137,7 @@ func TestSinkNeverWaits(t *testing.T) {
 		}
 		dropped := s.Dropped()
 		close(w.let)
+		time.Sleep(2 * gather)
 		synctest.Wait()
 		log.Info("last")
 		if err := s.Close(t.Context()); err != nil {
