@@ -13,7 +13,7 @@ const (
 	// instant calls cost less. What that keeps in memory is given back by tidy.
 	gcPercent = 200
 	tidyEvery = 3 * time.Second
-	tidyFrom  = 4 << 20 // bytes allocated since the last time
+	tidyFrom  = 4 << 20 // bytes allocated between two looks: more is a burst
 	// stackShifts takes the stack of a goroutine that wrote to the journal back
 	// to that of one that waits.
 	stackShifts = 3
@@ -31,7 +31,7 @@ func tidy(ctx context.Context) {
 	tick := time.NewTicker(tidyEvery)
 	defer tick.Stop()
 	last := read()
-	tidied := uint64(0) // the start itself leaves garbage, too
+	burst := true // the start itself leaves garbage, too
 	for {
 		select {
 		case <-ctx.Done():
@@ -39,12 +39,15 @@ func tidy(ctx context.Context) {
 		case <-tick.C:
 		}
 		now := read()
-		if quiet := now-last < tidyFrom; quiet && now-tidied >= tidyFrom {
+		switch {
+		case now-last >= tidyFrom:
+			burst = true
+		case burst: // it is over: once is enough, the beats of parked calls make little garbage
+			burst = false
 			for range stackShifts {
 				runtime.GC() // each halves the stacks that are mostly unused
 			}
 			debug.FreeOSMemory()
-			tidied = read()
 		}
 		last = now
 	}
