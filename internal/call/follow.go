@@ -34,7 +34,7 @@ func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) ite
 		var timer *time.Timer
 		last := time.Now()
 		if beat > 0 {
-			timer = time.NewTimer(beat)
+			timer = time.NewTimer(aligned(beat))
 			defer timer.Stop()
 			tick = timer.C
 		}
@@ -63,12 +63,12 @@ func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) ite
 			select {
 			case <-wake:
 			case <-tick:
-				if quiet := time.Since(last); quiet < beat {
-					timer.Reset(beat - quiet)
+				if quiet := time.Since(last); quiet < beat-grid(beat) {
+					timer.Reset(aligned(beat - quiet))
 					continue
 				}
 				last = time.Now()
-				timer.Reset(beat)
+				timer.Reset(aligned(beat))
 				if !yield(Event{Kind: KindBeat, Time: last, Hole: -1}, nil) {
 					return
 				}
@@ -78,6 +78,25 @@ func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) ite
 			}
 		}
 	}
+}
+
+// grid is by how much a beat may come early. Beats of all calls fall on the same
+// multiples of it: a thousand parked calls wake the process ten times a second,
+// not a thousand times.
+func grid(beat time.Duration) time.Duration {
+	if beat < time.Second {
+		return 0
+	}
+	return 100 * time.Millisecond
+}
+
+// aligned is d, or a little less, so that it ends on the grid.
+func aligned(d time.Duration) time.Duration {
+	g := grid(d)
+	if g == 0 {
+		return d
+	}
+	return d - time.Duration(time.Now().Add(d).UnixNano()%int64(g))
 }
 
 // More says whether events after seq can be followed right now.
