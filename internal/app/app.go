@@ -52,6 +52,7 @@ type App struct {
 	ln      net.Listener
 	ready   atomic.Bool
 	reload  sync.Mutex
+	file    *config.Config // as last read from ConfigPath; guarded by reload
 
 	cleanups []cleanup // in the order in which the resources came to be
 }
@@ -85,6 +86,10 @@ func New(o Options) (_ *App, err error) {
 	}()
 	c := o.Config
 	a.snap.Store(newSnapshot(c))
+	if o.ConfigPath != "" {
+		// An error leaves it nil: c was read from there a moment ago.
+		a.file, _ = config.Load(o.ConfigPath, nil)
+	}
 
 	if o.NoAuth && !config.IsLoopback(c.Listen) {
 		return nil, fmt.Errorf("--no-auth is for loopback addresses only, and listen is %s: whoever reaches it could run your tools. Leave out --no-auth, or listen on 127.0.0.1", c.Listen)
@@ -294,6 +299,13 @@ func (a *App) Close() {
 	}
 }
 
+// opened is what of the journal's config is fixed when it is opened; what it
+// keeps of arguments is not.
+func opened(j config.Journal) string {
+	j.Arguments, j.Redact, j.MaxArguments = "", nil, 0
+	return fmt.Sprint(j)
+}
+
 // Reload reads the config again. One that is wrong changes nothing and says
 // why. Running calls keep the rules that they started with. What needs a new
 // start (listen, state, journal) is said and left as it is.
@@ -308,10 +320,14 @@ func (a *App) Reload() error {
 		a.log.Error("the new config is wrong; the old one stays in force", "error", err)
 		return err
 	}
-	old := a.snap.Load().config
+	old := a.file // not what the command line made of it
+	a.file = c
+	if old == nil {
+		old = a.snap.Load().config
+	}
 	for key, changed := range map[string]bool{
 		"listen": c.Listen != old.Listen, "state": c.State != old.State,
-		"journal": fmt.Sprint(c.Journal) != fmt.Sprint(old.Journal), "request.headers": c.Request.Headers != old.Request.Headers,
+		"journal": opened(c.Journal) != opened(old.Journal), "request.headers": c.Request.Headers != old.Request.Headers,
 	} {
 		if changed {
 			a.log.Warn("this part of the config takes effect at the next start only", "key", key)
