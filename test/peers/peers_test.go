@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -126,9 +125,6 @@ func upstreams(t *testing.T) (all []upstream) {
 // TestPeersThroughLongcall calls each server, in each of its eras and on
 // stdio, by each client in each of its eras, through the product's own binary.
 func TestPeersThroughLongcall(t *testing.T) {
-	if src, _ := filepath.Glob(filepath.Join(peers.Source(), "..", "..", "cmd", "longcall", "*.go")); src == nil && os.Getenv("LONGCALL_BIN") == "" {
-		t.Skip("there is no cmd/longcall yet")
-	}
 	peers.Binary(t)
 	all := upstreams(t)
 	var config strings.Builder
