@@ -314,7 +314,7 @@ const takeOver = 32 << 10
 // answer turns the response into the call's answer. It may take over m's bytes.
 func (x *exchange) answer(m *mcp.Message) call.Answer {
 	if kind, _ := mcp.String(m.ResultType.Of(m.Raw)); kind != "" && kind != "complete" {
-		return interrupted("the tool server did not finish but wants to go on with %q, which longcall cannot pass on yet.", printable([]byte(kind)))
+		return unfinished(kind)
 	}
 	if err := x.exec.Count(int64(len(m.Raw))); err != nil {
 		var cause *call.Cause

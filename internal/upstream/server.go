@@ -100,3 +100,9 @@ func tooLarge(limit int64) call.Answer {
 func skipped(limit int64) string {
 	return fmt.Sprintf("The tool server sent a message of more than %d bytes (limits.message) during the call. It was skipped; the call goes on.", limit)
 }
+
+// unfinished is the answer for a result that is none: a stateless server asks
+// for input, or made a task that nobody asked for. It must never pass as an end.
+func unfinished(kind string) call.Answer {
+	return interrupted("the tool server did not finish but wants to go on with %q, which longcall cannot pass on yet.", printable([]byte(kind)))
+}

@@ -75,6 +75,8 @@ func (w *wire) answer(x *call.Exec, r *response) call.Answer {
 		return tooLarge(w.limit)
 	case r.trouble != "":
 		return failed("The tool server %q ended the call, but %s. The tool did run.", w.name, r.trouble)
+	case r.kind != "" && r.kind != "complete":
+		return unfinished(r.kind)
 	case x.Limits.Message > 0 && r.size > x.Limits.Message:
 		return tooLarge(x.Limits.Message)
 	}

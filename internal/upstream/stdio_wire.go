@@ -108,6 +108,7 @@ type response struct {
 	toolError bool
 	size      int64  // of the message
 	trouble   string // why there is no usable message
+	kind      string // resultType, empty with the eras that have none
 	tooLarge  bool
 }
 
@@ -303,6 +304,7 @@ func (w *wire) response(m *mcp.Message) {
 		failed: m.Error.Ok() && !m.Result.Ok(), code: m.Code, text: m.ErrText,
 		toolError: bytes.Equal(m.IsError.Of(m.Raw), []byte("true")), size: int64(len(m.Raw)),
 	}
+	r.kind, _ = mcp.String(m.ResultType.Of(m.Raw))
 	r.body, r.hole = m.WithHole(m.ID)
 	w.settle(p, r)
 }
