@@ -125,9 +125,12 @@ func New(o Options) (_ *App, err error) {
 		Refuse:   c.Journal.OnFailure == config.FailureRefuse,
 		Observer: a.tel,
 	})
-	lost, err := a.engine.Recover(ctx)
+	adopted, lost, err := a.engine.Recover(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("close the calls of the last run in %s: %w", JournalPath(c.State), err)
+		return nil, fmt.Errorf("take up the calls of the last run in %s: %w", JournalPath(c.State), err)
+	}
+	if adopted > 0 {
+		o.Log.Info("calls of the last run go on", "calls", adopted)
 	}
 	if lost > 0 {
 		o.Log.Warn("calls of the last run were closed: their outcome is unknown", "calls", lost)

@@ -29,6 +29,7 @@ type Kind uint8
 const (
 	KindAccepted        Kind = 1  // the call was admitted and stored; always seq 1
 	KindDispatched      Kind = 2  // the request is about to leave for the tool server; from here on it is never sent again (I1)
+	KindAddress         Kind = 3  // body: the runner's own, where the call can be found again at its tool server; shown to nobody
 	KindProgress        Kind = 4  // body: the notifications/progress message, Hole at its token
 	KindMessage         Kind = 5  // body: another notification of this call, such as notifications/message
 	KindNote            Kind = 6  // body: plain words about what happened on the way (stream lost, resumed, request refused)
@@ -36,12 +37,15 @@ const (
 	KindLateResult      Kind = 8  // body: the response that came after the cancel; shown to no agent (O22)
 	KindEnd             Kind = 9  // the one terminal event; End says how, Hole is at the id of a response
 	KindBeat            Kind = 10 // never stored, Seq 0: Follow yields it after a silence, so that readers can show life
+	KindAsk             Kind = 11 // body: a JSON object of input requests by key, as MCP's inputRequests; the call waits for answers
+	KindAnswer          Kind = 12 // body: a JSON array of the keys that were answered; the answers themselves are not kept
 )
 
 var kindNames = [...]string{
-	KindAccepted: "accepted", KindDispatched: "dispatched",
+	KindAccepted: "accepted", KindDispatched: "dispatched", KindAddress: "address",
 	KindProgress: "progress", KindMessage: "message", KindNote: "note",
 	KindCancelRequested: "cancel_requested", KindLateResult: "late_result", KindEnd: "end", KindBeat: "beat",
+	KindAsk: "ask", KindAnswer: "answer",
 }
 
 func (k Kind) String() string {
@@ -91,6 +95,9 @@ type Event struct {
 	// Body is the message as the tool server wrote it, but for the hole; or
 	// plain words for kinds that say so. Nobody may change it.
 	Body []byte
+	// Cursor is the runner's own: with KindAddress it says from where on to go
+	// on after this event, should our process be lost. nil if there is none.
+	Cursor []byte
 	// End is set on KindEnd only.
 	End *End
 }
@@ -129,6 +136,12 @@ type Spec struct {
 	Era         string // protocol revision of the agent's request
 	RequestID   string // ours, for log lines
 	Traceparent string
+	// AgentRequest is the agent's request id in its session, with its JSON type,
+	// so that its cancel finds the call also after a restart.
+	AgentRequest string
+	// Idempotency is a digest of the key that the caller gave for this call, or
+	// empty. With one, the same key is the same call, whatever became of it.
+	Idempotency string
 
 	// Request is the agent's message, raw. It lives in memory until dispatch
 	// and is never stored; Arguments is what policy keeps of it.
@@ -136,11 +149,31 @@ type Spec struct {
 	Arguments []byte
 	Digest    string // of the canonical arguments, hex
 
+	// Attach says when an equal call takes this request instead of a new one.
+	// It is not stored.
+	Attach Attach
+
 	Limits Limits
 	// Denied, if not nil, says why the call must not run. It is recorded all
 	// the same, ends at once, and never reaches the runner.
 	Denied *End
 }
+
+// Attach is the rule of SPEC §3.7: when a request takes over a call that runs or
+// has ended, instead of starting an equal one. Equal is: same principal, server,
+// tool and digest of the arguments, or the same idempotency key.
+type Attach uint8
+
+const (
+	// AttachUndelivered takes over a running call whose readers are all gone or
+	// that was handed off, and an ended one whose result nobody got: that
+	// result is shown once more, to one reader.
+	AttachUndelivered Attach = iota
+	// AttachAlways also takes a running call that others still read.
+	AttachAlways
+	// AttachNever always starts a new call. An idempotency key goes before it.
+	AttachNever
+)
 
 // Record is a call as stored.
 type Record struct {
@@ -155,12 +188,22 @@ type Record struct {
 	Seq        uint64    // of the last event
 	Missing    uint64    // events that were not kept, because of a cap or a full queue
 	Bytes      uint64    // bytes of all event bodies
+
+	// Delivered says that some reader got the end, HandedOff that one was told
+	// to ask for it later. A log sets them in Owned, Undelivered and Get.
+	Delivered, HandedOff bool
+	// Alive says that the owner of a running call is another process that still
+	// lives, and carries it to its end. A log sets it in Running.
+	Alive bool
+	// Address and Cursor are the last ones of the call's events. A log sets them
+	// in Running only.
+	Address, Cursor []byte
 }
 
 // Delivery is how one attachment ended.
 type Delivery struct {
 	Call      ID
-	Kind      string // "sse", "json", "resume"
+	Kind      string // "sse", "json", "resume", "task", "await"
 	How       How
 	Era       string
 	Attached  time.Time
@@ -184,6 +227,12 @@ var (
 	ErrNotRunning = errors.New("the call has ended")
 	// ErrStopping says that no new call is taken.
 	ErrStopping = errors.New("longcall is stopping")
+	// ErrElsewhere says that the call is carried to its end by the process that
+	// this one replaces, which takes no commands for it any more.
+	ErrElsewhere = errors.New("the call runs in the process that is being replaced")
+	// ErrMismatch says that an idempotency key was used before, for another
+	// tool or with other arguments.
+	ErrMismatch = errors.New("this idempotency key belongs to another call")
 )
 
 // Log keeps calls and their events. All methods are safe for concurrent use.
@@ -211,9 +260,31 @@ type Log interface {
 	Read(ctx context.Context, id ID, after uint64, max int) ([]Event, error)
 	// Get returns a call, or ErrUnknown.
 	Get(ctx context.Context, id ID) (*Record, error)
-	// Running returns the ids of calls that are not ended and whose owner's
-	// epoch is lower than the given one.
+	// Running returns the calls that are not ended and whose owner's epoch is
+	// lower than the given one, with Alive, Address, Cursor, Seq and HandedOff as
+	// stored.
 	Running(ctx context.Context, epoch uint64) ([]Record, error)
+	// Adopt makes r.Epoch the owner of a running call, if from still is
+	// (compare and set); else it gives ErrNotRunning. On return it survives a
+	// crash, and Append and Finish take r.Epoch.
+	Adopt(ctx context.Context, r *Record, from uint64) error
+	// Undelivered returns calls that ended at or after since, were dispatched,
+	// were not cancelled or denied, and that no reader got the end of; and those
+	// with an Idempotency key that ended since then, however they ended and were
+	// delivered. Newest first, at most max, among the last 100 000 calls.
+	Undelivered(ctx context.Context, since time.Time, max int) ([]Record, error)
+	// Owned returns the principal's calls, newest first, with what is appended
+	// so far: those numbered before the one with id before, or from the newest
+	// on if it is empty, at most max.
+	Owned(ctx context.Context, principal string, before ID, max int) ([]Record, error)
+}
+
+// Resumer is a Runner that can take up a call again that an earlier process left
+// at its tool server.
+type Resumer interface {
+	// Resumable says whether Run can go on with the call, of which r has
+	// Address and Cursor. Run is then called with Exec.Resume set.
+	Resumable(r *Record) bool
 }
 
 // Runner carries one call to its tool server.
@@ -226,7 +297,12 @@ type Runner interface {
 	// Failed, its message and its hole. When ctx is done, Run passes the cancel
 	// on in the way of the upstream's era, may wait shortly for a late answer,
 	// and returns that or an Answer without outcome: the engine then takes the
-	// end from context.Cause. Run must not use x after it returned.
+	// end from context.Cause. If that is ErrLeft, the call stays where it is:
+	// Run tells the tool server nothing, and returns at once. Run must not use x
+	// after it returned.
+	//
+	// With x.Resume set the request left in an earlier process: Run must not
+	// send it, and takes the call up at x.Resume.
 	Run(ctx context.Context, x *Exec) Answer
 }
 

@@ -14,6 +14,8 @@ import (
 // Its methods must not block.
 type Observer interface {
 	CallStarted(r *Record)
+	// CallResumed comes instead for a call of an earlier process that runs on.
+	CallResumed(r *Record)
 	// CallEnded comes after the terminal event was stored, or shown unstored.
 	CallEnded(r *Record, stored bool)
 	// EventLost says that an event of the call was not kept in the log.
@@ -36,6 +38,13 @@ type Options struct {
 	// them unrecorded (journal.on_failure).
 	Refuse   bool
 	Observer Observer // may be nil
+	// Window is how long an ended call that nobody got the end of can be shown
+	// to an equal request. 0 means 10 min.
+	Window time.Duration
+	// Orphan says how long a call that was taken up again after a restart may
+	// run on without a reader; less than 0 means to its end. nil means that for
+	// all.
+	Orphan func(r *Record) time.Duration
 }
 
 // Engine runs calls. It is the only writer of their events (I3).
@@ -44,9 +53,12 @@ type Engine struct {
 	runner Runner
 	opt    Options
 
-	mu           sync.Mutex
+	mu           sync.Mutex // taken before a Call's
 	calls        map[ID]*Call
-	late         map[ID]*Call // ended and shown, not stored yet
+	joinable     map[joinKey][]*Call // calls that an equal request takes over, oldest first
+	owed         []*Call             // ended and joinable, by the time of their end
+	kept         map[ID]*Call        // the same, by id
+	late         map[ID]*Call        // ended and shown, not stored yet
 	perServer    map[string]int
 	perPrincipal map[string]int
 	stopping     bool
@@ -54,7 +66,7 @@ type Engine struct {
 
 	stop     context.CancelFunc // ends late stores
 	stopped  context.Context
-	shutdown *Cause
+	shutdown *Cause // of calls that Stop ends
 }
 
 // NewEngine makes an engine; nothing runs until Start.
@@ -68,9 +80,12 @@ func NewEngine(log Log, runner Runner, opt Options) *Engine {
 	if opt.FinishWait == 0 {
 		opt.FinishWait = 2 * time.Second
 	}
+	if opt.Window == 0 {
+		opt.Window = 10 * time.Minute
+	}
 	e := &Engine{
 		log: log, runner: runner, opt: opt,
-		calls: map[ID]*Call{}, late: map[ID]*Call{}, perServer: map[string]int{}, perPrincipal: map[string]int{},
+		calls: map[ID]*Call{}, late: map[ID]*Call{}, joinable: map[joinKey][]*Call{}, kept: map[ID]*Call{}, perServer: map[string]int{}, perPrincipal: map[string]int{},
 	}
 	e.stopped, e.stop = context.WithCancel(context.Background())
 	return e
@@ -90,6 +105,7 @@ func (c *Cause) Error() string {
 // Call is one call of this process, running or just ended.
 type Call struct {
 	e      *Engine
+	ctx    context.Context // of the run; nil if the call does not run here
 	cancel context.CancelCauseFunc
 
 	mu        sync.Mutex
@@ -101,6 +117,17 @@ type Call struct {
 	ending    bool // the terminal event has its seq: nothing may follow
 	ended     bool // the terminal event is shown
 	wakes     []chan struct{}
+
+	asked   []byte      // input requests that wait for an answer, as in KindAsk
+	answers chan []byte // for the runner; nil until it asked
+	address bool        // the runner said where the call can be found again
+	resume  *Resume     // of an adopted call
+	left    bool        // it stays for the next process
+	foreign bool        // another process carries it to its end: see Follow
+	readers int         // attachments that show it now
+	indexed bool        // in Engine.joinable
+	queued  bool        // in Engine.owed
+	alone   *time.Timer // cancels the call, unless a reader comes
 }
 
 // ID of the call.
@@ -117,35 +144,44 @@ func (c *Call) Record() Record {
 // and outlives whoever asked for it. A call over its concurrency limits or with
 // Spec.Denied set is recorded as denied and ends at once; that is no error.
 func (e *Engine) Start(ctx context.Context, spec Spec) (*Call, error) {
-	now := time.Now()
-	c := &Call{e: e, rec: Record{ID: NewID(), Spec: spec, Epoch: e.opt.Epoch, Started: now}}
+	return e.start(ctx, e.new(ctx, spec, 0))
+}
+
+// new makes a call that is not running yet.
+func (e *Engine) new(ctx context.Context, spec Spec, readers int) *Call {
+	c := &Call{e: e, rec: Record{ID: NewID(), Spec: spec, Epoch: e.opt.Epoch, Started: time.Now(), Seq: 1}, readers: readers}
+	c.tail = append(c.tail, Event{Seq: 1, Kind: KindAccepted, Time: c.rec.Started, Hole: -1})
+	c.tailBytes = eventCost
+	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	return c
+}
+
+func (e *Engine) start(ctx context.Context, c *Call) (*Call, error) {
 	if err := e.admit(c); err != nil {
+		c.cancel(nil)
 		return nil, err
 	}
-	c.rec.Seq = 1
-	c.tail = append(c.tail, Event{Seq: 1, Kind: KindAccepted, Time: now, Hole: -1})
-	c.tailBytes = eventCost
 	if d := c.rec.Denied; d != nil {
 		return c, e.deny(ctx, c, *d)
 	}
 	if err := e.create(ctx, c); err != nil {
 		e.forget(c)
 		e.wg.Done()
+		c.cancel(nil)
 		return nil, err
 	}
 	if o := e.opt.Observer; o != nil {
-		r := c.rec
+		r := c.Record()
 		o.CallStarted(&r)
 	}
-	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	c.cancel = cancel
 	e.mu.Lock()
 	e.calls[c.rec.ID] = c
+	e.settle(c)
 	if e.shutdown != nil {
-		cancel(e.shutdown)
+		c.cancel(e.shutdown)
 	}
 	e.mu.Unlock()
-	go e.run(run, c)
+	go e.run(c)
 	return c, nil
 }
 
@@ -191,11 +227,15 @@ func drop(m map[string]int, k string) {
 }
 
 func (e *Engine) create(ctx context.Context, c *Call) error {
-	r := c.rec
+	c.mu.Lock()
+	r, events := c.rec, c.tail
+	c.mu.Unlock()
 	wait, cancel := context.WithTimeout(ctx, e.opt.CreateWait)
 	defer cancel()
-	err := e.log.Create(wait, &r, c.tail...)
+	err := e.log.Create(wait, &r, events...)
+	c.mu.Lock()
 	c.stored = err == nil
+	c.mu.Unlock()
 	if err != nil && (e.opt.Refuse || ctx.Err() != nil) {
 		return fmt.Errorf("store the call: %w", err)
 	}
@@ -207,10 +247,12 @@ func (e *Engine) deny(ctx context.Context, c *Call, end End) error {
 	if end.Outcome == "" {
 		end.Outcome = Denied
 	}
+	c.cancel(nil)
+	c.mu.Lock()
 	c.rec.End, c.rec.Ended, c.rec.Seq = end, c.rec.Started, 2
-	c.tail = append(c.tail, Event{Seq: 2, Kind: KindEnd, Time: c.rec.Started, Hole: -1, End: &end})
-	c.tailBytes += eventCost
 	c.ending, c.ended = true, true
+	c.push(Event{Seq: 2, Kind: KindEnd, Time: c.rec.Started, Hole: -1, End: &end})
+	c.mu.Unlock()
 	err := e.create(ctx, c)
 	if o := e.opt.Observer; o != nil && err == nil {
 		r := c.rec
@@ -221,7 +263,8 @@ func (e *Engine) deny(ctx context.Context, c *Call, end End) error {
 }
 
 // run is the one goroutine of a call.
-func (e *Engine) run(ctx context.Context, c *Call) {
+func (e *Engine) run(c *Call) {
+	ctx := c.ctx
 	defer e.wg.Done()
 	defer c.cancel(nil)
 	if d := c.rec.Limits.Total; d > 0 {
@@ -231,8 +274,14 @@ func (e *Engine) run(ctx context.Context, c *Call) {
 		})
 		defer t.Stop()
 	}
-	a := e.runner.Run(ctx, &Exec{c: c, ctx: ctx, Spec: &c.rec.Spec, ID: c.rec.ID, Limits: c.rec.Limits})
-	c.finish(ctx, a)
+	x := &Exec{c: c, ctx: ctx, Spec: &c.rec.Spec, ID: c.rec.ID, Limits: c.rec.Limits, Resume: c.resume}
+	x.bytes.Store(int64(c.rec.Bytes))
+	a := e.runner.Run(ctx, x)
+	if a.Outcome == Running && errors.Is(context.Cause(ctx), ErrLeft) {
+		c.leave()
+	} else {
+		c.finish(ctx, a)
+	}
 	e.forget(c)
 	if a.Release != nil {
 		a.Release()
@@ -286,8 +335,14 @@ func (c *Call) finish(ctx context.Context, a Answer) {
 	}
 	c.mu.Lock()
 	c.ended = true
+	if c.alone != nil {
+		c.alone.Stop()
+	}
 	c.push(ev)
 	c.mu.Unlock()
+	e.mu.Lock()
+	e.settle(c)
+	e.mu.Unlock()
 	if o := e.opt.Observer; o != nil {
 		o.CallEnded(&r, stored)
 	}
@@ -371,6 +426,11 @@ func (c *Call) push(ev Event) {
 	}
 	clear(c.tail[:drop])
 	c.tail = c.tail[drop:]
+	c.wake()
+}
+
+// wake wakes the readers; c.mu is held.
+func (c *Call) wake() {
 	for _, w := range c.wakes {
 		select {
 		case w <- struct{}{}:
@@ -379,59 +439,37 @@ func (c *Call) push(ev Event) {
 	}
 }
 
-// Tell gives a command to a running call of the principal. The cancel shows as
-// an event at once; the end follows when the runner has told the tool server.
-// A second cancel changes nothing.
-func (e *Engine) Tell(principal string, id ID, cancel End) error {
-	e.mu.Lock()
-	c := e.calls[id]
-	e.mu.Unlock()
-	if c == nil || c.rec.Principal != principal {
-		return ErrUnknown
-	}
-	return c.Cancel(cancel)
-}
-
 // Cancel asks for the call's end. The end's By and Text say who and why.
 func (c *Call) Cancel(end End) error {
-	end.Outcome = Cancelled
 	c.mu.Lock()
-	if c.ending {
-		c.mu.Unlock()
+	defer c.mu.Unlock()
+	return c.cancelLocked(end)
+}
+
+func (c *Call) cancelLocked(end End) error {
+	end.Outcome = Cancelled
+	switch {
+	case c.ended:
 		return ErrNotRunning
-	}
-	if c.cancelled {
-		c.mu.Unlock()
+	case c.foreign:
+		return ErrElsewhere
+	case c.ending:
+		return ErrNotRunning
+	case c.cancelled:
 		return nil
 	}
 	c.cancelled = true
 	c.appendLocked(Event{Kind: KindCancelRequested, Hole: -1, Body: []byte(end.By + ": " + end.Text)})
 	c.cancel(&Cause{end})
-	c.mu.Unlock()
 	return nil
 }
 
 // end makes the call's context done, unless it is. Under the lock, a request
 // either left before or never will (Exec.Dispatched).
-func (c *Call) end(cause *Cause) {
+func (c *Call) end(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cancel(cause)
-}
-
-// Lookup finds a call of this process that has not ended, or whose end is not
-// stored yet.
-func (e *Engine) Lookup(principal string, id ID) (*Call, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	c := e.calls[id]
-	if c == nil {
-		c = e.late[id]
-	}
-	if c != nil && c.rec.Principal == principal {
-		return c, nil
-	}
-	return nil, ErrUnknown
 }
 
 // InFlight is how many calls run now.
@@ -444,32 +482,10 @@ func (e *Engine) InFlight() int {
 // Deliver notes how an attachment ended.
 func (e *Engine) Deliver(d Delivery) { e.log.Deliver(d) }
 
-// Recover ends every call that an earlier owner left running: what became of
-// it is unknown, and no record may say "running" for ever.
-func (e *Engine) Recover(ctx context.Context) (int, error) {
-	left, err := e.log.Running(ctx, e.opt.Epoch)
-	if err != nil {
-		return 0, err
-	}
-	for i := range left {
-		r := &left[i]
-		end := End{Outcome: Interrupted, Text: "Outcome unknown: longcall stopped while the call ran. It may have taken effect: check before you call it again."}
-		if r.Dispatched.IsZero() {
-			end.Text = "Outcome unknown: longcall stopped before it noted that the request had left. It may have taken effect: check before you call it again."
-		}
-		r.Seq++
-		r.End, r.Ended = end, time.Now()
-		ev := Event{Seq: r.Seq, Kind: KindEnd, Time: r.Ended, Hole: -1, End: &end}
-		if err := e.log.Finish(ctx, r, ev); err != nil && !errors.Is(err, ErrNotRunning) {
-			return i, fmt.Errorf("close call %s: %w", r.ID, err)
-		}
-	}
-	return len(left), nil
-}
-
 // Stop takes no new calls, waits until those that run have ended or ctx is
-// done, then ends the rest as interrupted, and returns when nothing of the
-// engine runs any more (I8).
+// done, then leaves those that the next process can take up again where they
+// are, ends the rest as interrupted, and returns when nothing of the engine runs
+// any more (I8).
 func (e *Engine) Stop(ctx context.Context) {
 	e.mu.Lock()
 	e.stopping = true
@@ -484,10 +500,23 @@ func (e *Engine) Stop(ctx context.Context) {
 		running := slices.Collect(maps.Values(e.calls))
 		e.mu.Unlock()
 		for _, c := range running {
-			c.end(e.shutdown)
+			c.end(c.stopCause(e.shutdown))
 		}
 		e.stop() // a log that still takes nothing gets one more try per end
 	}
 	<-done
 	e.stop()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	clear(e.joinable)
+	clear(e.kept)
+	e.owed = nil
+}
+
+// Refuse takes no new calls from now on; those that run go on. It is what a
+// process does that is being replaced, before Stop.
+func (e *Engine) Refuse() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stopping = true
 }

@@ -15,6 +15,7 @@ type Exec struct {
 	ID     ID
 	Spec   *Spec
 	Limits Limits
+	Resume *Resume // not nil: the request left in an earlier process
 	bytes  atomic.Int64
 }
 
@@ -35,6 +36,44 @@ func (x *Exec) Dispatched() error {
 	c.appendLocked(Event{Kind: KindDispatched, Hole: -1})
 	c.rec.Request, x.Spec.Request = nil, nil // sent: never needed again, also in a copy of the Spec
 	return nil
+}
+
+// Address keeps where the call can be found again at its tool server, in the
+// runner's own words: with it, a later process takes the call up (Resumer). The
+// last one counts.
+func (x *Exec) Address(body []byte) {
+	c := x.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.appendLocked(Event{Kind: KindAddress, Hole: -1, Body: body})
+	c.address = c.address || !c.ending
+}
+
+// Ask shows the input requests that the tool server waits for now, a JSON object
+// by key; nil or {} if it waits for none any more. Answers come by Answers.
+func (x *Exec) Ask(requests []byte) {
+	c := x.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if string(requests) == "{}" {
+		requests = nil
+	}
+	c.asked = requests
+	if c.answers == nil {
+		c.answers = make(chan []byte, maxAnswers)
+	}
+	if requests != nil {
+		c.appendLocked(Event{Kind: KindAsk, Hole: -1, Body: requests})
+	}
+}
+
+// Answers gives what agents answered to the requests of Ask: JSON objects of
+// input responses by key. It is nil before the first Ask.
+func (x *Exec) Answers() <-chan []byte {
+	c := x.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.answers
 }
 
 // FirstByte notes the first byte of the tool server's answer.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"sync"
 	"testing"
@@ -194,6 +195,8 @@ type watcher struct {
 
 func newWatcher() *watcher { return &watcher{started: map[ID]int{}, ended: map[ID]int{}} }
 
+func (w *watcher) CallResumed(*Record) {}
+
 func (w *watcher) CallStarted(r *Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -312,3 +315,27 @@ func stopNow(e *Engine) {
 }
 
 func since(t time.Time) time.Duration { return time.Since(t) }
+
+func (l *fakeLog) Adopt(_ context.Context, r *Record, from uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	have := l.recs[r.ID]
+	if have == nil || have.Epoch != from || have.End.Outcome != Running {
+		return ErrNotRunning
+	}
+	have.Epoch = r.Epoch
+	return nil
+}
+
+func (l *fakeLog) Undelivered(context.Context, time.Time, int) ([]Record, error) { return nil, nil }
+
+func (l *fakeLog) Owned(context.Context, string, ID, int) ([]Record, error) { return nil, nil }
+
+// follow follows a call of the principal, running or ended.
+func follow(ctx context.Context, e *Engine, principal string, id ID, after uint64, beat time.Duration) iter.Seq2[Event, error] {
+	c, err := e.Get(ctx, principal, id)
+	if err != nil {
+		return func(yield func(Event, error) bool) { yield(Event{}, err) }
+	}
+	return c.Follow(ctx, c.Position(c.rec.Epoch, after), beat)
+}

@@ -2,7 +2,6 @@ package call
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"slices"
 	"time"
@@ -14,7 +13,7 @@ const page = 256 << 10
 
 // Follow yields the events after seq, each once and in order, and ends after
 // the terminal event. A position that is not kept any more, or was never
-// reached, gives ErrGap (I5).
+// reached, gives ErrGap (I5), and a call that stays for the next process ErrLeft.
 // If beat is not 0, a KindBeat without seq comes after every silence of that
 // length. It changes nothing about the call when a reader leaves (I7).
 //
@@ -37,6 +36,13 @@ func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) ite
 			timer = time.NewTimer(aligned(beat))
 			defer timer.Stop()
 			tick = timer.C
+		}
+		var look <-chan time.Time
+		if c.elsewhere() {
+			// Nobody wakes us: the owner is another process, for its last seconds.
+			t := time.NewTicker(lookEvery)
+			defer t.Stop()
+			look = t.C
 		}
 		var buf []Event
 		for {
@@ -62,6 +68,7 @@ func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) ite
 			}
 			select {
 			case <-wake:
+			case <-look:
 			case <-tick:
 				if quiet := time.Since(last); quiet < beat-grid(beat) {
 					timer.Reset(aligned(beat - quiet))
@@ -99,6 +106,16 @@ func aligned(d time.Duration) time.Duration {
 	return d - time.Duration(time.Now().Add(d).UnixNano()%int64(g))
 }
 
+// lookEvery is how often a reader looks for news of a call that the process which
+// this one replaces carries to its end.
+const lookEvery = 100 * time.Millisecond
+
+func (c *Call) elsewhere() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.foreign && !c.ended
+}
+
 // More says whether events after seq can be followed right now.
 func (c *Call) More(seq uint64) bool {
 	c.mu.Lock()
@@ -109,22 +126,38 @@ func (c *Call) More(seq uint64) bool {
 
 // since returns some events after seq: from memory, or a page from the log.
 func (c *Call) since(ctx context.Context, after uint64, buf []Event) (events []Event, ended bool, err error) {
+	if c.elsewhere() {
+		if err := c.refresh(ctx); err != nil {
+			return nil, false, err
+		}
+	}
 	c.mu.Lock()
 	if after > c.rec.Seq {
-		c.mu.Unlock()
-		return nil, false, ErrGap
+		switch {
+		case c.resume != nil && c.ended:
+			after = c.rec.Seq - 1 // the end was never shown: it is stored before
+		case c.resume != nil, c.foreign && !c.ended:
+			c.mu.Unlock()
+			return nil, false, nil // what the reader has seen comes again, and is not for it
+		default:
+			c.mu.Unlock()
+			return nil, false, ErrGap
+		}
 	}
 	first := c.rec.Seq + 1
 	if len(c.tail) > 0 {
 		first = c.tail[0].Seq
 	}
-	if after+1 >= first {
+	if after+1 >= first || after == c.rec.Seq {
 		if n := int(after + 1 - first); n < len(c.tail) {
 			buf = append(buf, c.tail[n:]...)
 		}
 		ended = c.ended
+		if c.left && len(buf) == 0 {
+			err = ErrLeft
+		}
 		c.mu.Unlock()
-		return buf, ended, nil
+		return buf, ended, err
 	}
 	stored := c.stored
 	c.mu.Unlock()
@@ -139,53 +172,4 @@ func (c *Call) since(ctx context.Context, after uint64, buf []Event) (events []E
 		return nil, false, ErrGap
 	}
 	return events, false, nil
-}
-
-// Follow is Call.Follow for any call of the principal, also one that has ended
-// or belongs to an earlier process.
-func (e *Engine) Follow(ctx context.Context, principal string, id ID, after uint64, beat time.Duration) iter.Seq2[Event, error] {
-	if c, err := e.Lookup(principal, id); err == nil {
-		return c.Follow(ctx, after, beat)
-	}
-	return func(yield func(Event, error) bool) {
-		r, err := e.log.Get(ctx, id)
-		if err == nil && r.Principal != principal {
-			err = ErrUnknown
-		}
-		if err != nil {
-			yield(Event{}, err)
-			return
-		}
-		if r.End.Outcome == Interrupted && after >= r.Seq {
-			// The reader may have seen events that were lost with their owner,
-			// so its position does not say that it saw this end.
-			after = r.Seq - 1
-		}
-		for {
-			events, err := e.log.Read(ctx, id, after, page)
-			if err == nil && len(events) > 0 && events[0].Seq != after+1 {
-				err = ErrGap
-			}
-			if err == nil && len(events) == 0 {
-				switch {
-				case r.End.Outcome == Running:
-					err = errors.New("the call runs under another owner")
-				case after > r.Seq:
-					err = ErrGap
-				default:
-					return
-				}
-			}
-			if err != nil {
-				yield(Event{}, err)
-				return
-			}
-			for _, ev := range events {
-				after = ev.Seq
-				if !yield(ev, nil) || ev.Kind == KindEnd {
-					return
-				}
-			}
-		}
-	}
 }

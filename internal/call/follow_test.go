@@ -253,13 +253,13 @@ func testFollowGap(t *testing.T, careless bool) {
 		close(run)
 		all := c.Record().Seq
 		e.Stop(t.Context())
-		if _, err := first(e.Follow(t.Context(), "alice", c.ID(), 0, 0)); !errors.Is(err, ErrGap) {
+		if _, err := first(follow(t.Context(), e, "alice", c.ID(), 0, 0)); !errors.Is(err, ErrGap) {
 			t.Errorf("ended, from the start: %v", err)
 		}
-		if _, err := first(e.Follow(t.Context(), "alice", c.ID(), all+7, 0)); !errors.Is(err, ErrGap) {
+		if _, err := first(follow(t.Context(), e, "alice", c.ID(), all+7, 0)); !errors.Is(err, ErrGap) {
 			t.Errorf("ended, past the end: %v", err)
 		}
-		for ev, err := range e.Follow(t.Context(), "alice", c.ID(), c.Record().Seq, 0) {
+		for ev, err := range follow(t.Context(), e, "alice", c.ID(), c.Record().Seq, 0) {
 			t.Errorf("at the end: %v %v", ev, err)
 		}
 	})
@@ -279,12 +279,12 @@ func TestFollowAfterCrash(t *testing.T) {
 		clear(log.pending)
 		log.mu.Unlock()
 		e := NewEngine(log, runFunc(answerNow), Options{Epoch: 2})
-		if n, err := e.Recover(t.Context()); n != 1 || err != nil {
+		if _, n, err := e.Recover(t.Context()); n != 1 || err != nil {
 			t.Fatalf("recover: %d %v", n, err)
 		}
 		for after := range uint64(8) {
 			var last Event
-			for ev, err := range e.Follow(t.Context(), "alice", c.ID(), after, 0) {
+			for ev, err := range follow(t.Context(), e, "alice", c.ID(), after, 0) {
 				if err != nil {
 					t.Errorf("after %d: %v", after, err)
 				}
@@ -307,14 +307,14 @@ func TestForeignPrincipal(t *testing.T) {
 		c := start(t, e, Spec{Principal: "alice"})
 		check := func(when string) {
 			for _, id := range []ID{c.ID(), NewID()} {
-				if _, err := e.Lookup("mallory", id); !errors.Is(err, ErrUnknown) {
+				if _, err := e.Get(t.Context(), "mallory", id); !errors.Is(err, ErrUnknown) {
 					t.Errorf("%s: lookup: %v", when, err)
 				}
 				if err := e.Tell("mallory", id, End{}); !errors.Is(err, ErrUnknown) {
 					t.Errorf("%s: tell: %v", when, err)
 				}
 				n := 0
-				for ev, err := range e.Follow(t.Context(), "mallory", id, 0, 0) {
+				for ev, err := range follow(t.Context(), e, "mallory", id, 0, 0) {
 					if n++; !errors.Is(err, ErrUnknown) || ev.Seq != 0 || ev.Body != nil || err.Error() != ErrUnknown.Error() {
 						t.Errorf("%s: follow: %v %v", when, ev, err)
 					}

@@ -54,7 +54,7 @@ func (w *world) attach(rt *rapid.T) {
 func (w *world) foreign(rt *rapid.T) {
 	c := w.pick(rt, func(*modelCall) bool { return true })
 	n := 0
-	for ev, err := range w.e.Follow(context.Background(), "mallory", c.id, 0, 0) {
+	for ev, err := range follow(context.Background(), w.e, "mallory", c.id, 0, 0) {
 		if n++; !errors.Is(err, ErrUnknown) || ev.Seq != 0 || n > 1 {
 			rt.Fatalf("I6: a foreign reader got %v, %v", ev, err)
 		}
@@ -115,7 +115,7 @@ func (r *reader) leave() {
 // read follows the call to its end, and checks I4 and I5 on the way.
 func (r *reader) read(ctx context.Context, e *Engine, direct *Call) {
 	defer close(r.done)
-	events := e.Follow(ctx, r.call.principal, r.call.id, r.at(), modelBeat)
+	events := follow(ctx, e, r.call.principal, r.call.id, r.at(), modelBeat)
 	if direct != nil {
 		events = direct.Follow(ctx, r.at(), modelBeat)
 	}

@@ -410,7 +410,7 @@ func (w *world) crash(rt *rapid.T) {
 		}
 	}
 	w.boot()
-	if _, err := w.e.Recover(context.Background()); err != nil {
+	if _, _, err := w.e.Recover(context.Background()); err != nil {
 		rt.Fatalf("recover: %v", err)
 	}
 	for _, c := range w.calls {

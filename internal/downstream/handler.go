@@ -193,8 +193,7 @@ func (h *Handler) isStopping() bool {
 
 // running says whether a call of the principal has not ended.
 func (h *Handler) running(principal string, id call.ID) bool {
-	_, err := h.opt.Engine.Lookup(principal, id)
-	return err == nil
+	return h.opt.Engine.Runs(principal, id)
 }
 
 // cancelLater cancels a modern call whose agent is gone, after its grace. A

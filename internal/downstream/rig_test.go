@@ -27,6 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // memLog is a call.Log that keeps everything in memory.
 type memLog struct {
+	call.Log
 	mu         sync.Mutex
 	recs       map[call.ID]*call.Record
 	events     map[call.ID][]call.Event

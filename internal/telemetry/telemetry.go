@@ -84,6 +84,16 @@ func (t *Telemetry) CallStarted(r *call.Record) {
 	}
 }
 
+// CallResumed implements call.Observer.
+func (t *Telemetry) CallResumed(r *call.Record) {
+	t.metrics.callStarted()
+	t.tracing.callStarted(r)
+	l := line{time: time.Now(), level: slog.LevelInfo, text: "call resumed: it was left running by an earlier process"}
+	l.str("event", "call_resumed")
+	l.call(r)
+	l.write(t.log)
+}
+
 // CallEnded implements call.Observer.
 func (t *Telemetry) CallEnded(r *call.Record, stored bool) {
 	t.metrics.callEnded(r, stored)

@@ -348,3 +348,9 @@ func (t *Tracing) close(id call.ID, c *callSpan) {
 	delete(t.open, id)
 	c.span.end(c.ended)
 }
+
+// Resumable implements call.Resumer for those that next can take up.
+func (r runner) Resumable(rec *call.Record) bool {
+	next, ok := r.next.(call.Resumer)
+	return ok && next.Resumable(rec)
+}

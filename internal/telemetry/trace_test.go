@@ -424,7 +424,7 @@ type runFunc func(ctx context.Context, x *call.Exec) call.Answer
 func (f runFunc) Run(ctx context.Context, x *call.Exec) call.Answer { return f(ctx, x) }
 
 // memory is a call.Log that takes all and keeps nothing.
-type memory struct{}
+type memory struct{ call.Log }
 
 func (memory) Create(context.Context, *call.Record, ...call.Event) error { return nil }
 func (memory) Append(call.ID, uint64, call.Event) error                  { return nil }

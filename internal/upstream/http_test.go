@@ -18,7 +18,7 @@ import (
 )
 
 // noLog keeps nothing: these tests read a call's events from memory.
-type noLog struct{}
+type noLog struct{ call.Log }
 
 func (noLog) Create(context.Context, *call.Record, ...call.Event) error { return nil }
 func (noLog) Append(call.ID, uint64, call.Event) error                  { return nil }

@@ -22,7 +22,7 @@ import (
 )
 
 // unkept is a log that keeps nothing: events are read from memory.
-type unkept struct{}
+type unkept struct{ call.Log }
 
 func (unkept) Create(context.Context, *call.Record, ...call.Event) error { return nil }
 func (unkept) Append(call.ID, uint64, call.Event) error                  { return nil }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/longcall/longcall/internal/call"
 )
@@ -20,6 +21,7 @@ type Memory struct {
 	order      []call.ID
 	deliveries []call.Delivery
 	durable    int // deliveries that survive a crash
+	alive      map[uint64]bool
 }
 
 type memoryCall struct {
@@ -33,7 +35,7 @@ func NewMemory() *Memory { return &Memory{calls: map[call.ID]*memoryCall{}} }
 
 // Fail sets a function that every method asks first, with its own name in
 // lower case ("create", "append", "finish", "deliver", "read", "get",
-// "running"). An error of it is what the method returns, and nothing is
+// "running", "adopt", "undelivered", "owned"). An error of it is what the method returns, and nothing is
 // stored. It is called without locks, so it may block: that is a slow log.
 // nil heals the log.
 func (m *Memory) Fail(f func(op string) error) {
@@ -102,7 +104,8 @@ func (m *Memory) Create(ctx context.Context, r *call.Record, events ...call.Even
 		}
 	}
 	c := &memoryCall{rec: *r, events: slices.Clone(events)}
-	c.rec.Request, c.rec.Denied = nil, nil
+	c.rec.Request, c.rec.Denied, c.rec.Attach = nil, nil, 0
+	c.rec.Address, c.rec.Cursor, c.rec.Alive, c.rec.Delivered, c.rec.HandedOff = nil, nil, false, false, false
 	c.rec.End, c.rec.Missing = call.End{}, 0
 	m.calls[r.ID] = c
 	m.order = append(m.order, r.ID)
@@ -243,8 +246,20 @@ func (m *Memory) Get(ctx context.Context, id call.ID) (*call.Record, error) {
 	if c == nil {
 		return nil, call.ErrUnknown
 	}
-	r := c.record()
+	r := m.record(c)
 	return &r, nil
+}
+
+// record is the call's record with its deliveries; m.mu is held.
+func (m *Memory) record(c *memoryCall) call.Record {
+	r := c.record()
+	for _, d := range m.deliveries {
+		if d.Call == r.ID {
+			r.Delivered = r.Delivered || d.How == call.Delivered || d.How == call.Replayed
+			r.HandedOff = r.HandedOff || d.How == call.HandedOff
+		}
+	}
+	return r
 }
 
 // record is the call's record; what it does not say while the call runs is
@@ -275,7 +290,87 @@ func (m *Memory) Running(ctx context.Context, epoch uint64) ([]call.Record, erro
 	var records []call.Record
 	for _, id := range m.order {
 		if c := m.calls[id]; c.rec.End.Outcome == call.Running && c.rec.Epoch < epoch {
-			records = append(records, c.record())
+			r := m.record(c)
+			r.Alive = m.alive[r.Epoch]
+			for _, e := range c.events {
+				if e.Kind == call.KindAddress {
+					r.Address = e.Body
+				}
+				if e.Cursor != nil {
+					r.Cursor = e.Cursor
+				}
+			}
+			records = append(records, r)
+		}
+	}
+	return records, nil
+}
+
+// SetAlive says whether the owner with that epoch is another process that lives.
+func (m *Memory) SetAlive(epoch uint64, alive bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.alive == nil {
+		m.alive = map[uint64]bool{}
+	}
+	m.alive[epoch] = alive
+}
+
+// Adopt implements call.Log.
+func (m *Memory) Adopt(ctx context.Context, r *call.Record, from uint64) error {
+	if err := m.ask(ctx, "adopt"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.calls[r.ID]
+	if c == nil || c.rec.Epoch != from || c.rec.End.Outcome != call.Running {
+		return call.ErrNotRunning
+	}
+	c.rec.Epoch = r.Epoch
+	m.syncLocked()
+	return nil
+}
+
+// Undelivered implements call.Log.
+func (m *Memory) Undelivered(ctx context.Context, since time.Time, max int) ([]call.Record, error) {
+	if err := m.ask(ctx, "undelivered"); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var records []call.Record
+	for i := len(m.order) - 1; i >= 0 && len(records) < max; i-- {
+		r := m.record(m.calls[m.order[i]])
+		switch {
+		case r.End.Outcome == call.Running || r.Ended.Before(since):
+			continue
+		case r.Idempotency != "":
+		case r.Delivered || r.Dispatched.IsZero() || r.End.Outcome == call.Cancelled || r.End.Outcome == call.Denied:
+			continue
+		}
+		records = append(records, r)
+	}
+	return records, nil
+}
+
+// Owned implements call.Log.
+func (m *Memory) Owned(ctx context.Context, principal string, before call.ID, max int) ([]call.Record, error) {
+	if err := m.ask(ctx, "owned"); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	end := len(m.order)
+	if before != "" {
+		if end = slices.Index(m.order, before); end < 0 {
+			return nil, call.ErrUnknown
+		}
+	}
+	var records []call.Record
+	for i := end - 1; i >= 0 && len(records) < max; i-- {
+		if c := m.calls[m.order[i]]; c.rec.Principal == principal {
+			records = append(records, m.record(c))
 		}
 	}
 	return records, nil
