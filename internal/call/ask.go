@@ -57,3 +57,26 @@ func (c *Call) Latest(k Kind) (ev Event, ok bool) {
 	}
 	return Event{}, false
 }
+
+// ServerTask says that the tool server itself has made a task of the call, so
+// that its end is not near.
+func (c *Call) ServerTask() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.serverTask
+}
+
+// ServerTask notes that the tool server has made a task of the call. It is to be
+// called before the Address or Note that tells of it, which wakes the readers.
+func (x *Exec) ServerTask() {
+	x.c.mu.Lock()
+	defer x.c.mu.Unlock()
+	x.c.serverTask = true
+}
+
+// Reached says whether a reader can have been at seq.
+func (c *Call) Reached(seq uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return seq <= c.rec.Seq || c.resume != nil || c.foreign
+}
