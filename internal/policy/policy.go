@@ -29,6 +29,27 @@ const (
 	Detach OnDisconnect = "detach"
 )
 
+// HandOff says whether a call that takes longer than its agent's patience is
+// handed off, as a task or as a handle; HandOffOff keeps the agent waiting.
+type HandOff string
+
+// The ways.
+const (
+	HandOffAuto HandOff = "auto"
+	HandOffOff  HandOff = "off"
+)
+
+// Attach says when a request takes over an equal call (SPEC §3.7); see
+// call.Attach.
+type Attach string
+
+// The rules.
+const (
+	AttachUndelivered Attach = "undelivered"
+	AttachAlways      Attach = "always"
+	AttachNever       Attach = "never"
+)
+
 // Rules are what the operator said. The zero value allows everything without
 // limits. Nobody may change rules that are in use: a reload makes new ones.
 type Rules struct {
@@ -36,6 +57,8 @@ type Rules struct {
 	Relay        Relay        // empty means Live
 	OnDisconnect OnDisconnect // empty means Auto
 	Grace        time.Duration
+	HandOff      HandOff           // empty means HandOffAuto
+	Attach       Attach            // empty means AttachUndelivered
 	Servers      map[string]Server // by configured name
 }
 
@@ -62,6 +85,8 @@ type Overrides struct {
 	Relay        Relay
 	OnDisconnect OnDisconnect
 	Grace        *time.Duration
+	HandOff      HandOff
+	Attach       Attach
 }
 
 // Decision is what holds for one call.
@@ -72,12 +97,17 @@ type Decision struct {
 	Relay        Relay
 	OnDisconnect OnDisconnect // Cancel or Detach
 	Grace        time.Duration
+	HandOff      bool // it may be handed off
+	Attach       call.Attach
 }
 
 // Admit decides about one call. tool is the server's own name of the tool;
 // modern is the era of the agent's request.
 func (r *Rules) Admit(principal, server, tool string, modern bool) Decision {
-	d := Decision{Limits: r.Limits, Relay: r.Relay, OnDisconnect: r.OnDisconnect, Grace: r.Grace}
+	d := Decision{
+		Limits: r.Limits, Relay: r.Relay, OnDisconnect: r.OnDisconnect, Grace: r.Grace,
+		HandOff: r.HandOff != HandOffOff, Attach: r.Attach.rule(),
+	}
 	if s, ok := r.Servers[server]; ok {
 		d.apply(&s.Overrides)
 		if s.Concurrent != nil {
@@ -117,6 +147,22 @@ func (d *Decision) apply(o *Overrides) {
 	if o.OnDisconnect != "" {
 		d.OnDisconnect = o.OnDisconnect
 	}
+	if o.HandOff != "" {
+		d.HandOff = o.HandOff != HandOffOff
+	}
+	if o.Attach != "" {
+		d.Attach = o.Attach.rule()
+	}
+}
+
+func (a Attach) rule() call.Attach {
+	switch a {
+	case AttachAlways:
+		return call.AttachAlways
+	case AttachNever:
+		return call.AttachNever
+	}
+	return call.AttachUndelivered
 }
 
 func set[T any](to, from *T) {

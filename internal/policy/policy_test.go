@@ -14,12 +14,13 @@ func TestAdmit(t *testing.T) {
 	rules := &Rules{
 		Limits: call.Limits{Connect: 10, FirstByte: 20, Idle: 30, Total: 40, Message: 50, Call: 60, PerServer: 70, PerPrincipal: 80},
 		Grace:  15 * time.Second,
+		Attach: AttachAlways,
 		Servers: map[string]Server{
 			"s": {
-				Overrides: Overrides{Idle: ptr(time.Duration(31)), Total: ptr(time.Duration(0)), Message: ptr(int64(51)), Concurrent: ptr(71), Relay: Buffered, OnDisconnect: Detach},
+				Overrides: Overrides{Idle: ptr(time.Duration(31)), Total: ptr(time.Duration(0)), Message: ptr(int64(51)), Concurrent: ptr(71), Relay: Buffered, OnDisconnect: Detach, HandOff: HandOffOff, Attach: AttachNever},
 				Tools: map[string]Tool{
-					"t": {Overrides: Overrides{Total: ptr(time.Duration(42)), Message: ptr(int64(0)), Concurrent: ptr(1), Relay: Live, OnDisconnect: Cancel, Grace: ptr(time.Duration(0))}},
-					"d": {Overrides: Overrides{OnDisconnect: Auto}, Deny: true},
+					"t": {Overrides: Overrides{Total: ptr(time.Duration(42)), Message: ptr(int64(0)), Concurrent: ptr(1), Relay: Live, OnDisconnect: Cancel, Grace: ptr(time.Duration(0)), HandOff: HandOffAuto, Attach: AttachUndelivered}},
+					"d": {Overrides: Overrides{OnDisconnect: Auto, Attach: AttachAlways}, Deny: true},
 				},
 			},
 		},
@@ -34,12 +35,12 @@ func TestAdmit(t *testing.T) {
 		modern             bool
 		want               Decision
 	}{
-		{"unknown server, legacy", "x", "t", false, Decision{Limits: base, Relay: Live, OnDisconnect: Detach, Grace: 15 * time.Second}},
-		{"unknown server, modern", "x", "t", true, Decision{Limits: base, Relay: Live, OnDisconnect: Cancel, Grace: 15 * time.Second}},
-		{"server", "s", "x", true, Decision{Limits: server, Relay: Buffered, OnDisconnect: Detach, Grace: 15 * time.Second}},
-		{"tool over server", "s", "t", false, Decision{Limits: tool, Relay: Live, OnDisconnect: Cancel}},
-		{"auto of a tool over its server", "s", "d", true, Decision{Limits: server, Relay: Buffered, OnDisconnect: Cancel, Grace: 15 * time.Second}},
-		{"auto of a tool over its server, legacy", "s", "d", false, Decision{Limits: server, Relay: Buffered, OnDisconnect: Detach, Grace: 15 * time.Second}},
+		{"unknown server, legacy", "x", "t", false, Decision{Limits: base, Relay: Live, OnDisconnect: Detach, Grace: 15 * time.Second, HandOff: true, Attach: call.AttachAlways}},
+		{"unknown server, modern", "x", "t", true, Decision{Limits: base, Relay: Live, OnDisconnect: Cancel, Grace: 15 * time.Second, HandOff: true, Attach: call.AttachAlways}},
+		{"server", "s", "x", true, Decision{Limits: server, Relay: Buffered, OnDisconnect: Detach, Grace: 15 * time.Second, Attach: call.AttachNever}},
+		{"tool over server", "s", "t", false, Decision{Limits: tool, Relay: Live, OnDisconnect: Cancel, HandOff: true}},
+		{"auto of a tool over its server", "s", "d", true, Decision{Limits: server, Relay: Buffered, OnDisconnect: Cancel, Grace: 15 * time.Second, Attach: call.AttachAlways}},
+		{"auto of a tool over its server, legacy", "s", "d", false, Decision{Limits: server, Relay: Buffered, OnDisconnect: Detach, Grace: 15 * time.Second, Attach: call.AttachAlways}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -58,7 +59,7 @@ func TestAdmit(t *testing.T) {
 			}
 		})
 	}
-	if got := (&Rules{}).Admit("p", "s", "t", false); got != (Decision{Relay: Live, OnDisconnect: Detach}) {
+	if got := (&Rules{}).Admit("p", "s", "t", false); got != (Decision{Relay: Live, OnDisconnect: Detach, HandOff: true}) {
 		t.Errorf("zero rules: %+v", got)
 	}
 }
