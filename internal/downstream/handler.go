@@ -42,6 +42,8 @@ type Decision struct {
 	// the request (SPEC §2.3). Legacy calls always go on (O20).
 	CancelOnDisconnect bool
 	Grace              time.Duration
+	HandOff            bool        // the call may be handed off when the agent's patience ends
+	Attach             call.Attach // when the request takes over an equal call
 }
 
 // Settings may change while the handler serves. Zero durations turn beats off.
@@ -61,6 +63,9 @@ type Settings struct {
 	// Together is how long the first byte waits for an answer that may leave
 	// with it, in one write: a few milliseconds, or 0 for not at all.
 	Together time.Duration
+	// StreamAge ends a call's stream of a session that can resume it, when it is
+	// that old: the agent then comes back for the rest. 0 means never.
+	StreamAge time.Duration
 	// KeepArguments is what the journal may keep of raw arguments, and Digest
 	// the digest of their canonical form. Either may be nil.
 	KeepArguments func(raw []byte) []byte
@@ -115,12 +120,16 @@ type ServerInfo struct {
 	Instructions string // for the model; may be empty
 }
 
-// Options of a Handler. All but Observer, Log and SessionEnded are needed.
+// Options of a Handler. All but Profile, Observer, Log and SessionEnded are needed.
 type Options struct {
-	Engine   *call.Engine
-	Catalog  Catalog
-	Auth     Auth
-	Admit    func(principal, server, tool string, modern bool) Decision
+	Engine  *call.Engine
+	Catalog Catalog
+	Auth    Auth
+	Admit   func(principal, server, tool string, modern bool) Decision
+	// Profile is how patient a client is: server is that of the endpoint, empty
+	// for all, and client what the agent said of itself. nil means no bounds and
+	// tasks for who declares them.
+	Profile  func(principal, server, client string) Profile
 	Settings func() *Settings
 	Info     ServerInfo
 	Observer Observer
