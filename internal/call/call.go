@@ -196,7 +196,7 @@ type Record struct {
 	// lives, and carries it to its end. A log sets it in Running.
 	Alive bool
 	// Address and Cursor are the last ones of the call's events. A log sets them
-	// in Running only.
+	// in Running only; while a call runs, the engine keeps its Address.
 	Address, Cursor []byte
 }
 
@@ -283,7 +283,10 @@ type Log interface {
 // at its tool server.
 type Resumer interface {
 	// Resumable says whether Run can go on with the call, of which r has
-	// Address and Cursor. Run is then called with Exec.Resume set.
+	// Address and, after a restart, Cursor. Run is then called with Exec.Resume
+	// set. If what was shown after the last stored event does not come again, it
+	// moves the Cursor into the Address, so that no reader takes what is new for
+	// seen (Call.Position).
 	Resumable(r *Record) bool
 }
 

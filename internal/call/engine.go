@@ -401,6 +401,9 @@ func (c *Call) appendLocked(ev Event) {
 	c.rec.Seq++
 	ev.Seq = c.rec.Seq
 	c.rec.Bytes += uint64(len(ev.Body))
+	if ev.Kind == KindAddress {
+		c.address, c.rec.Address = true, ev.Body
+	}
 	if c.stored {
 		if err := c.e.log.Append(c.rec.ID, c.rec.Epoch, ev); err != nil {
 			c.rec.Missing++

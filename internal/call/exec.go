@@ -40,13 +40,13 @@ func (x *Exec) Dispatched() error {
 
 // Address keeps where the call can be found again at its tool server, in the
 // runner's own words: with it, a later process takes the call up (Resumer). The
-// last one counts.
+// last one counts. A runner that has a Cursor by then emits a KindAddress event
+// with both.
 func (x *Exec) Address(body []byte) {
 	c := x.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.appendLocked(Event{Kind: KindAddress, Hole: -1, Body: body})
-	c.address = c.address || !c.ending
 }
 
 // Ask shows the input requests that the tool server waits for now, a JSON object

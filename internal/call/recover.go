@@ -113,7 +113,7 @@ func (e *Engine) adopt(ctx context.Context, r *Record) error {
 		return err
 	}
 	c := &Call{e: e, rec: *r, stored: true, address: true, resume: &Resume{Address: r.Address, Cursor: r.Cursor, Seq: r.Seq}}
-	c.rec.Address, c.rec.Cursor = nil, nil
+	c.rec.Cursor = nil
 	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	e.mu.Lock()
 	defer e.mu.Unlock()
