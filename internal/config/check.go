@@ -20,6 +20,7 @@ func (c *Config) Check() error {
 	k.listen()
 	k.names()
 	k.numbers()
+	k.clients()
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
 		k.server(name, c.Servers[name])
 	}
@@ -163,6 +164,62 @@ func (k *checker) numbers() {
 			key = "limits.message"
 		}
 		k.warn(key, "raise call, or lower message", "limits.call is below limits.message, so no message can be that large")
+	}
+}
+
+// clients are checked when servers and principals are known.
+func (k *checker) clients() {
+	c := k.c
+	if d := c.StreamAge; d > 0 && d < 10*time.Second {
+		k.fail("stream_age", "write 10s or more, or 0 for never", "%s would keep agents busy with connecting again", d)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Clients)) {
+		key := join("clients", name)
+		cl := c.Clients[name]
+		if cl.Match == (Match{}) && name == "" {
+			k.fail(key, `write the beginning of the client's name, or match: {client: "*"}`, "an entry without a name is for nobody")
+		}
+		if s := cl.Match.Server; s != "" {
+			if _, ok := c.Servers[s]; !ok {
+				hint := "write the name of a server under mcpServers"
+				if near := nearest(s, slices.Sorted(maps.Keys(c.Servers))); near != "" {
+					hint = fmt.Sprintf("did you mean %q?", near)
+				}
+				k.fail(key+".match.server", hint, "there is no server %s", quote(s))
+			}
+		}
+		if p := cl.Match.Principal; p != "" && p != "local" {
+			if _, ok := c.Auth.Tokens[p]; !ok {
+				k.warn(key+".match.principal", "write local, or a name under auth.tokens", "no token belongs to %s, so this is for nobody", quote(p))
+			}
+		}
+		figures := []struct {
+			key       string
+			is, bound *time.Duration
+			of        string
+		}{
+			{"budget", cl.Budget, nil, ""},
+			{"budget_token", cl.BudgetToken, nil, ""},
+			{"task_budget", cl.TaskBudget, cl.Budget, "budget"},
+			{"await", cl.Await, cl.Budget, "budget"},
+			{"await_token", cl.AwaitToken, cl.BudgetToken, "budget_token"},
+		}
+		said := cl.Tasks != ""
+		for _, f := range figures {
+			if f.is == nil {
+				continue
+			}
+			said = true
+			switch d := *f.is; {
+			case d > 0 && d < 100*time.Millisecond:
+				k.fail(key+"."+f.key, "write 1s or more, or 0 for no bound", "%s is too little for any answer", d)
+			case d > 0 && f.bound != nil && *f.bound > 0 && d > *f.bound:
+				k.warn(key+"."+f.key, "lower it, or raise "+f.of, "it is above %s, and ends there", f.of)
+			}
+		}
+		if !said {
+			k.warn(key, "write one, such as budget: 50s, or remove the entry", "it says nothing about these clients")
+		}
 	}
 }
 

@@ -46,6 +46,13 @@ type Config struct {
 	OnDisconnect    OnDisconnect  `yaml:"on_disconnect"`
 	DisconnectGrace time.Duration `yaml:"disconnect_grace"`
 
+	HandOff      HandOff       `yaml:"hand_off"`
+	Attach       Attach        `yaml:"attach"`
+	AttachWindow time.Duration `yaml:"attach_window"` // 0: what has ended is never shown again
+	StreamAge    time.Duration `yaml:"stream_age"`    // 0: no planned disconnects
+	// Clients are what the operator says about agents' hosts, by any name.
+	Clients map[string]Client `yaml:"clients"`
+
 	Request  Request  `yaml:"request"`
 	Journal  Journal  `yaml:"journal"`
 	Shutdown Shutdown `yaml:"shutdown"`
@@ -123,6 +130,26 @@ type ServerLimits struct {
 	Concurrent     *int `yaml:"concurrent"`
 }
 
+// Client is what the operator says about some agents: how patient they are. nil
+// leaves what is known of them; zero means no bound.
+type Client struct {
+	Match       Match          `yaml:"match"` // its Client is the entry's name if nothing else is said
+	Budget      *time.Duration `yaml:"budget"`
+	BudgetToken *time.Duration `yaml:"budget_token"`
+	Tasks       Switch         `yaml:"tasks"` // empty leaves it
+	TaskBudget  *time.Duration `yaml:"task_budget"`
+	Await       *time.Duration `yaml:"await"`
+	AwaitToken  *time.Duration `yaml:"await_token"`
+}
+
+// Match says whose requests an entry of clients is for: all that is not empty
+// must hold.
+type Match struct {
+	Client    string `yaml:"client"` // the beginning of name/version; "*" for any
+	Principal string `yaml:"principal"`
+	Server    string `yaml:"server"` // of the endpoint /mcp/NAME
+}
+
 // Request bounds what an agent may send.
 type Request struct {
 	Body    Size `yaml:"body"`
@@ -181,6 +208,8 @@ type Server struct {
 	Relay           Relay          `yaml:"relay"`         // empty: the level above decides
 	OnDisconnect    OnDisconnect   `yaml:"on_disconnect"` // empty: the level above decides
 	DisconnectGrace *time.Duration `yaml:"disconnect_grace"`
+	HandOff         HandOff        `yaml:"hand_off"` // empty: the level above decides
+	Attach          Attach         `yaml:"attach"`   // empty: the level above decides
 
 	Ping    time.Duration   `yaml:"ping"` // silence after which a server with a running call must prove that it lives
 	Restart Restart         `yaml:"restart"`
@@ -199,6 +228,8 @@ type Tool struct {
 	Relay           Relay          `yaml:"relay"`
 	OnDisconnect    OnDisconnect   `yaml:"on_disconnect"`
 	DisconnectGrace *time.Duration `yaml:"disconnect_grace"`
+	HandOff         HandOff        `yaml:"hand_off"`
+	Attach          Attach         `yaml:"attach"`
 	Deny            bool           `yaml:"deny"`
 }
 
@@ -234,6 +265,9 @@ func defaults(getenv func(string) (string, bool)) *Config {
 		},
 		OnDisconnect:    DisconnectAuto,
 		DisconnectGrace: 15 * time.Second,
+		HandOff:         HandOffAuto,
+		Attach:          AttachUndelivered,
+		AttachWindow:    10 * time.Minute,
 		Request:         Request{Body: 4 << 20, Headers: 32 << 10},
 		Journal: Journal{
 			Arguments:    ArgumentsRedacted,

@@ -70,6 +70,43 @@ func TestDefaultServerText(t *testing.T) {
 	}
 }
 
+// TestDefaultClientsText: the example of clients in Defaults can be used as it is.
+func TestDefaultClientsText(t *testing.T) {
+	_, example, _ := strings.Cut(Defaults(), "\nclients: {}\n")
+	example, _, _ = strings.Cut(example, "\n\n")
+	example = regexp.MustCompile(`(?m)^# ?`).ReplaceAllString(example, "")
+	c := mustParse(t, example+"\nauth: {tokens: {ci: aaaaaaaaaaaaaaaaaaaaaaaa}}\nmcpServers: {search: {url: 'https://h.example'}}\n", "example.yaml", env())
+	if len(c.Warnings) > 0 {
+		t.Errorf("warnings: %v", c.Warnings)
+	}
+	one := c.Clients["claude-code"]
+	if len(c.Clients) != 2 || one.Match != (Match{}) || *one.Budget != 110*time.Second || *one.AwaitToken != 45*time.Second || one.Tasks != On {
+		t.Errorf("%+v", c.Clients)
+	}
+	if got := c.Clients["nightly"]; got.Match != (Match{"*", "ci", "search"}) || *got.Budget != 0 || got.BudgetToken != nil || got.Tasks != "" {
+		t.Errorf("nightly: %+v", got)
+	}
+}
+
+// TestHandOffAndAttach: global, server and tool, each empty where nothing is said.
+func TestHandOffAndAttach(t *testing.T) {
+	c := mustParse(t, `
+hand_off: off
+attach: always
+attach_window: 0
+stream_age: 10s
+mcpServers:
+  a: {url: "https://h.example", hand_off: auto, tools: {t: {hand_off: off, attach: never}, u: {}}}
+`, "c.yaml", env())
+	a := c.Servers["a"]
+	if c.HandOff != HandOffOff || c.Attach != AttachAlways || c.AttachWindow != 0 || c.StreamAge != 10*time.Second {
+		t.Errorf("global: %+v", c)
+	}
+	if a.HandOff != HandOffAuto || a.Attach != "" || a.Tools["t"].HandOff != HandOffOff || a.Tools["t"].Attach != AttachNever || a.Tools["u"] != (Tool{}) {
+		t.Errorf("server: %+v", a)
+	}
+}
+
 func TestEmpty(t *testing.T) {
 	for _, text := range []string{"", "\n", "# nothing\n", "---\n", "mcpServers:\n", "limits:\n", "\ufeff"} {
 		c := mustParse(t, text, "c.yaml", env())

@@ -56,6 +56,41 @@ const (
 
 func (OnDisconnect) values() []string { return []string{"auto", "cancel", "detach"} }
 
+// HandOff says whether a call that takes longer than its agent's patience is
+// handed off, or keeps the agent waiting.
+type HandOff string
+
+// The ways.
+const (
+	HandOffAuto HandOff = "auto"
+	HandOffOff  HandOff = "off"
+)
+
+func (HandOff) values() []string { return []string{"auto", "off"} }
+
+// Attach says when a request takes over an equal call instead of starting one.
+type Attach string
+
+// The rules.
+const (
+	AttachUndelivered Attach = "undelivered"
+	AttachAlways      Attach = "always"
+	AttachNever       Attach = "never"
+)
+
+func (Attach) values() []string { return []string{"undelivered", "always", "never"} }
+
+// Switch is on or off, or empty where the level above decides.
+type Switch string
+
+// The switches.
+const (
+	On  Switch = "on"
+	Off Switch = "off"
+)
+
+func (Switch) values() []string { return []string{"on", "off"} }
+
 // Level of log lines.
 type Level string
 
