@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/base32"
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -21,6 +22,18 @@ func NewID() ID {
 	rand.Read(b[:])
 	return ID("c_" + idEncoding.EncodeToString(b[:]))
 }
+
+// Bytes are the 128 bits of an id; nil if it is none.
+func (id ID) Bytes() []byte {
+	b, err := idEncoding.DecodeString(strings.TrimPrefix(string(id), "c_"))
+	if err != nil || len(b) != 16 {
+		return nil
+	}
+	return b
+}
+
+// IDOf is the id with these 128 bits.
+func IDOf(b []byte) ID { return ID("c_" + idEncoding.EncodeToString(b)) }
 
 // Kind says what an event tells.
 type Kind uint8

@@ -3,12 +3,14 @@ package downstream
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
 )
 
 // attachment is one agent's request that waits for a call and shows it: a
@@ -27,6 +29,12 @@ type attachment struct {
 	session *session // legacy only
 	key     string   // of the request in its session
 	entry   *inCall
+
+	join   call.Join
+	prefix []byte    // of event ids; nil if the stream cannot be resumed
+	task   bool      // the request can be answered with a task
+	due    time.Time // when the call is handed off; zero if never
+	ends   time.Time // when the connection is closed as planned; zero if never
 
 	after    uint64
 	line     line
@@ -95,6 +103,7 @@ func (a *attachment) run() {
 
 func (a *attachment) begin(kind string) {
 	a.lastData = time.Now()
+	a.x.out.w.Header()[HeaderCall] = []string{string(a.call.ID())}
 	a.d = call.Delivery{Call: a.call.ID(), Kind: kind, Era: a.x.version, Attached: a.lastData}
 }
 
@@ -112,9 +121,17 @@ func (a *attachment) finish() {
 	q.Kind, q.How = a.d.Kind, a.d.How
 	q.Events += a.d.Events
 	q.Dropped += a.d.Dropped
-	if a.d.How != "" { // an agent that cancelled is owed nothing, and gets nothing
-		a.x.h.opt.Engine.Deliver(a.d)
+	a.call.Leave(a.d, a.cancelAfter()) // an agent that cancelled is owed nothing, and gets nothing
+}
+
+// cancelAfter is how long the call may run on without a reader; less than 0 is
+// to its end. Only in the modern era is a closed stream a cancel (SPEC §2.3).
+func (a *attachment) cancelAfter() time.Duration {
+	gone := a.d.How == call.AbortedDownstream || a.d.How == call.Slow
+	if !a.modern || !a.policy.CancelOnDisconnect || !gone {
+		return -1
 	}
+	return a.policy.Grace
 }
 
 // stream answers with events as they come. The first byte leaves at once,
@@ -126,13 +143,28 @@ func (a *attachment) stream() {
 	}
 	streamHead(out.w.Header())
 	out.head(http.StatusOK)
-	out.write(commentOpen)
+	a.prime()
 	if !a.flush() {
 		a.gone()
 		return
 	}
 	a.first()
 	a.follow(a.beat(), a.show)
+}
+
+// prime writes the first byte: where the revision has it, an event without data
+// from which the stream can be resumed before it has brought anything.
+// Clients of older ones fail on empty data.
+func (a *attachment) prime() {
+	b := a.take()
+	if a.prefix == nil || a.x.version < mcp.V20251125 {
+		*b = append(*b, commentOpen...)
+		return
+	}
+	if age := a.x.set.StreamAge; age > 0 {
+		a.ends = time.Now().Add(age)
+	}
+	*b = append(a.appendID(*b, a.after), primed...)
 }
 
 // together waits for the moment of Settings.Together: an answer that is there by
@@ -172,6 +204,8 @@ func (a *attachment) first() {
 var (
 	commentOpen = []byte(": open\n\n")
 	commentBeat = []byte(": ka\n\n")
+	primed      = []byte("retry: 1000\ndata: \n\n")
+	comeBack    = []byte("retry: 1000\n\n")
 	eventHead   = []byte("event: message\ndata: ")
 	eventTail   = []byte("\n\n")
 )
@@ -202,8 +236,11 @@ func (a *attachment) wait() {
 // agent even if the journal cannot give back what a slow reader missed.
 func (a *attachment) follow(beat time.Duration, show func(call.Event) bool) {
 	for {
-		for ev, err := range a.call.Follow(a.ctx, a.after, beat) {
+		var failed error
+		step := a.step(beat)
+		for ev, err := range a.call.Follow(a.ctx, a.after, step) {
 			if err != nil {
+				failed = err
 				break
 			}
 			if ev.Seq > 0 {
@@ -212,14 +249,89 @@ func (a *attachment) follow(beat time.Duration, show func(call.Event) bool) {
 			if !show(ev) {
 				return
 			}
+			if a.planned(&ev) {
+				return
+			}
+			if left := a.step(beat); left < step && left > 0 {
+				break // to wake up in time for what is planned
+			}
 		}
-		if a.ctx.Err() != nil {
+		switch {
+		case a.ctx.Err() != nil:
 			a.gone()
 			return
-		}
-		if !a.missed() {
+		case failed == nil:
+		case errors.Is(failed, call.ErrLeft):
+			a.left()
+			return
+		case !a.missed():
 			return
 		}
+	}
+}
+
+// step is after which silence follow looks up: for a beat, or for what is
+// planned.
+func (a *attachment) step(beat time.Duration) time.Duration {
+	for _, t := range [...]time.Time{a.due, a.ends} {
+		if t.IsZero() {
+			continue
+		}
+		if left := max(time.Until(t), time.Millisecond); beat <= 0 || left < beat {
+			beat = left
+		}
+	}
+	return beat
+}
+
+// planned does what is due now; it returns true if the attachment is over.
+func (a *attachment) planned(ev *call.Event) bool {
+	if a.due.IsZero() && a.ends.IsZero() {
+		return false
+	}
+	now := time.Now()
+	if !a.due.IsZero() && (!now.Before(a.due) || a.task && ev.Kind != call.KindBeat && a.call.ServerTask()) {
+		a.due = time.Time{}
+		if a.handOff() {
+			return true
+		}
+	}
+	if !a.ends.IsZero() && !now.Before(a.ends) {
+		a.ends = time.Time{}
+		a.comesBack("")
+		return true
+	}
+	return false
+}
+
+// comesBack closes the connection of a stream that its client resumes (R-53,
+//
+func (a *attachment) comesBack(how call.How) {
+	b := a.take()
+	*b = append(*b, comeBack...)
+	if !a.flush() {
+		a.gone()
+		return
+	}
+	a.d.How = how
+}
+
+// left answers for a call that the next process takes up: with what leads the
+// agent back to it.
+func (a *attachment) left() {
+	if a.d.Kind == "sse" && a.prefix != nil && a.x.out.status != 0 {
+		a.comesBack(call.ShutDown)
+		return
+	}
+	if a.handOff() {
+		return
+	}
+	end := call.End{Outcome: call.Interrupted, By: "shutdown", Text: "Outcome unknown: longcall is restarting. The call goes on, and its result is kept: make the same call again in a moment, and you get that result instead of a second run."}
+	a.answer(ownWords(a.id, &end, a.call.ID(), a.modern), nil, "")
+	if a.x.out.flush() {
+		a.d.How = call.ShutDown
+	} else {
+		a.gone()
 	}
 }
 
@@ -314,7 +426,7 @@ func (a *attachment) progress(ev *call.Event) {
 	}
 	b := a.take()
 	mark := len(*b)
-	frame, ok := a.line.appendProgress(append(*b, eventHead...), ev.Body, ev.Hole, a.token)
+	frame, ok := a.line.appendProgress(append(a.appendID(*b, ev.Seq), eventHead...), ev.Body, ev.Hole, a.token)
 	a.wrote(b, frame, mark, ok)
 }
 
@@ -325,7 +437,7 @@ func (a *attachment) message(ev *call.Event) {
 	}
 	b := a.take()
 	mark := len(*b)
-	frame := append(append(*b, eventHead...), ev.Body...)
+	frame := append(append(a.appendID(*b, ev.Seq), eventHead...), ev.Body...)
 	a.wrote(b, frame, mark, true)
 }
 
@@ -351,10 +463,16 @@ func (a *attachment) owed(end *call.End) bool {
 
 // response is the message that answers the request, and what to cut in it.
 func (a *attachment) response(ev *call.Event) (body []byte, cuts []cut) {
-	if ev.Body == nil || ev.Hole < 0 || ev.Hole >= len(ev.Body) {
-		return ownWords(a.id, ev.End, a.call.ID(), a.modern), nil
+	body = ev.Body
+	if body == nil || ev.Hole < 0 || ev.Hole >= len(body) || !a.modern && asksForInput(body) {
+		body = ownWords(a.id, ownEnd(ev), a.call.ID(), a.modern)
+	} else {
+		cuts = convert(body, a.modern, append(make([]cut, 0, 3), cut{ev.Hole, ev.Hole + 1, a.id}))
 	}
-	return ev.Body, convert(ev.Body, a.modern, append(make([]cut, 0, 3), cut{ev.Hole, ev.Hole + 1, a.id}))
+	if a.join == call.Replay {
+		cuts = markReplayed(body, cuts)
+	}
+	return body, cuts
 }
 
 // end writes the answer, and records whether it got out.
@@ -370,7 +488,8 @@ func (a *attachment) end(ev *call.Event) {
 		a.gone()
 		return
 	}
-	a.answer(a.response(ev))
+	body, cuts := a.response(ev)
+	a.answer(body, cuts, strconv.FormatUint(ev.Seq, 10))
 	if !a.x.out.flush() {
 		a.gone()
 		return
@@ -380,14 +499,20 @@ func (a *attachment) end(ev *call.Event) {
 
 func (a *attachment) delivered(end *call.End) {
 	a.d.How = call.Delivered
+	if a.join == call.Replay {
+		a.d.How = call.Replayed
+	}
 	a.d.Events++
 	a.x.q.End = end
 }
 
-// answer writes body with cuts made, as an event or as the whole reply.
-func (a *attachment) answer(body []byte, cuts []cut) {
+// answer writes body with cuts made, as an event or as the whole reply. An event
+// that follows others gets an id with seq; one that is the whole reply has
+// nothing before it that could be resumed.
+func (a *attachment) answer(body []byte, cuts []cut, seq string) {
 	out := &a.x.out
 	b := a.take()
+	ids := a.prefix != nil && seq != "" && out.status != 0
 	sse := a.d.Kind == "sse"
 	if out.status == 0 { // the answer is the whole reply, so its size is known
 		h := out.w.Header()
@@ -406,6 +531,9 @@ func (a *attachment) answer(body []byte, cuts []cut) {
 		out.head(http.StatusOK)
 	}
 	if sse {
+		if ids {
+			*b = append(append(append(append(*b, "id: "...), a.prefix...), seq...), '\n')
+		}
 		*b = append(*b, eventHead...)
 	}
 	head, rest := spliceHead(*b, body, cuts)
@@ -438,8 +566,5 @@ func (a *attachment) gone() {
 		a.d.How = call.Slow
 	default:
 		a.d.How = call.AbortedDownstream
-	}
-	if a.modern && a.policy.CancelOnDisconnect {
-		a.x.h.cancelLater(a.x.q.Principal, a.call.ID(), a.policy.Grace)
 	}
 }

@@ -35,7 +35,7 @@ func BenchmarkCall(b *testing.B) {
 	r.tools["work"] = func(_ context.Context, x *call.Exec) call.Answer { return reply(x, okResult) }
 	stop := drain(r.log)
 	defer stop()
-	s, _ := r.h.sessions.open("ann", "up", mcp.V20251125, "bench")
+	s, _ := r.h.sessions.open("ann", "up", mcp.V20251125, "bench", nil)
 	b.Run("plain", func(b *testing.B) { benchCalls(b, plain, "") })
 	b.Run("legacy", func(b *testing.B) { benchCalls(b, r.h, s.id) })
 	b.Run("modern", func(b *testing.B) { benchCalls(b, r.h, "") })

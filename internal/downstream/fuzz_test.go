@@ -21,7 +21,7 @@ func FuzzHandler(f *testing.F) {
 	}
 	ids := map[string]string{}
 	for _, v := range mcp.LegacyVersions {
-		s, _ := r.h.sessions.open("ann", "", v, "fuzz")
+		s, _ := r.h.sessions.open("ann", "", v, "fuzz", nil)
 		ids[v] = s.id
 	}
 	for _, v := range []string{"", mcp.V20250326, mcp.V20251125, mcp.V20260728, "x"} {
@@ -87,7 +87,7 @@ func FuzzHandler(f *testing.F) {
 		}
 		if method == "DELETE" { // may have ended one
 			for v := range ids {
-				s, _ := r.h.sessions.open("ann", "", v, "fuzz")
+				s, _ := r.h.sessions.open("ann", "", v, "fuzz", nil)
 				ids[v] = s.id
 			}
 		}

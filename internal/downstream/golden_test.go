@@ -52,6 +52,7 @@ func converse(t *testing.T, file string) {
 			got = strings.ReplaceAll(got, session, "$SESSION")
 		}
 		got = regexp.MustCompile(`c_[a-z2-7]{26}`).ReplaceAllString(got, "$$CALL")
+		got = regexp.MustCompile(`(?m)^id: [A-Za-z0-9_-]+\.`).ReplaceAllString(got, "id: $$STREAM.")
 		out = append(out, f, txtar.File{Name: "recv", Data: []byte(got)})
 		if *update {
 			continue

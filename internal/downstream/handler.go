@@ -134,6 +134,12 @@ type Options struct {
 	Info     ServerInfo
 	Observer Observer
 	Log      *slog.Logger
+	// Key seals event ids; it has to be the same after a restart. Epoch is of
+	// this process.
+	Key   [32]byte
+	Epoch uint64
+	// Sessions keeps legacy sessions over restarts; nil means that nobody does.
+	Sessions SessionStore
 	// SessionEnded is called when a legacy session is no more; it must not
 	// block. May be nil.
 	SessionEnded func(principal, session string)
@@ -153,27 +159,30 @@ type Handler struct {
 	mu       sync.Mutex
 	stopped  bool
 	stopping chan struct{}
-	grace    map[*time.Timer]struct{}
 }
 
 // New makes a handler. Stop must be called when it is not needed any more.
 func New(opt Options) *Handler {
 	h := &Handler{
 		opt: opt, log: opt.Log, cursors: newCursorKey(), info: serverInfo(opt.Info),
-		stopping: make(chan struct{}), grace: map[*time.Timer]struct{}{},
+		stopping: make(chan struct{}),
 	}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
-	h.sessions = newSessions(h.running, opt.SessionEnded)
+	h.sessions = newSessions(h.running, opt.SessionEnded, opt.Sessions)
 	h.unwatch = opt.Catalog.Watch(h.sessions.changed)
 	return h
 }
 
-// Stop ends the streams that are not a call's, forgets all sessions, and gives
-// up pending cancels of calls whose agent is gone: what becomes of running calls
-// is the engine's to say, and reaches their streams from there. It does not
-// wait for requests; http.Server.Shutdown does.
+// LoadSessions makes the sessions of earlier processes known. It is to be called
+// before the first request.
+func (h *Handler) LoadSessions(ctx context.Context) error { return h.sessions.load(ctx) }
+
+// Stop ends the streams that are not a call's, and leaves all sessions to the
+// next process: what becomes of running calls is the engine's to say, and reaches
+// their streams from there. It does not wait for requests; http.Server.Shutdown
+// does.
 func (h *Handler) Stop() {
 	h.mu.Lock()
 	if h.stopped {
@@ -182,10 +191,6 @@ func (h *Handler) Stop() {
 	}
 	h.stopped = true
 	close(h.stopping)
-	for t := range h.grace {
-		t.Stop()
-	}
-	clear(h.grace)
 	h.mu.Unlock()
 	h.unwatch()
 	h.sessions.clear()
@@ -205,31 +210,6 @@ func (h *Handler) running(principal string, id call.ID) bool {
 	return h.opt.Engine.Runs(principal, id)
 }
 
-// cancelLater cancels a modern call whose agent is gone, after its grace. A
-// call that has ended by then is left alone.
-func (h *Handler) cancelLater(principal string, id call.ID, grace time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.stopped {
-		return
-	}
-	var t *time.Timer
-	t = time.AfterFunc(grace, func() {
-		h.mu.Lock()
-		_, due := h.grace[t]
-		delete(h.grace, t)
-		h.mu.Unlock()
-		if due {
-			// An error says that the call has ended, which is as good.
-			_ = h.opt.Engine.Tell(principal, id, call.End{
-				By:   "disconnect",
-				Text: "The agent's connection was lost, and on_disconnect says to stop the call then.",
-			})
-		}
-	})
-	h.grace[t] = struct{}{}
-}
-
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{h: h, r: r, set: h.opt.Settings()}
@@ -245,7 +225,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			a.run() // with nothing of the request left on the stack: a call may be parked here for hours
 		}
 	case http.MethodGet:
-		x.get()
+		if a := x.get(); a != nil {
+			a.run()
+		}
 	case http.MethodDelete:
 		x.delete()
 	default:

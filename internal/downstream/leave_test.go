@@ -1,9 +1,11 @@
 package downstream
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +28,7 @@ func TestAgentCancels(t *testing.T) {
 			c := r.serve()
 			c.open("/mcp", mcp.V20251125)
 			_, body := c.stream(t.Context(), "POST", "/mcp", legacyCall(id, "up__work", "1"))
-			expectLine(t, body, ": open")
+			expectPrimed(t, body)
 			<-g.running
 			other := map[string]string{"101": `"101"`, `"101"`: "101"}[id]
 			for _, cancelled := range []string{other, id} { // the other JSON type names another request
@@ -81,9 +83,9 @@ func TestCancelOfJSONReply(t *testing.T) {
 
 // TestCancelBeforeStart: a cancel that overtakes its call still counts.
 func TestCancelBeforeStart(t *testing.T) {
-	s, _ := newSessions(func(string, call.ID) bool { return true }, nil).open("ann", "", mcp.V20251125, "")
+	s, _ := newSessions(func(string, call.ID) bool { return true }, nil, nil).open("ann", "", mcp.V20251125, "", nil)
 	entry := s.begin("7", nil)
-	if _, ok := s.cancel("7", call.End{By: "agent"}); ok {
+	if _, _, ok := s.cancel("7", call.End{By: "agent"}); ok {
 		t.Error("there is no call yet")
 	}
 	if end := s.started(entry, "c_1"); end == nil || end.By != "agent" {
@@ -143,7 +145,7 @@ func TestCancelAfterDisconnect(t *testing.T) {
 	c.open("/mcp/up", mcp.V20251125)
 	ctx, hangUp := context.WithCancel(t.Context())
 	_, body := c.stream(ctx, "POST", "/mcp/up", legacyCall("1", "work", "1"))
-	expectLine(t, body, ": open")
+	expectPrimed(t, body)
 	<-g.running
 	hangUp()
 	<-r.log.delivered
@@ -194,6 +196,16 @@ func TestModernDisconnect(t *testing.T) {
 					t.Errorf("deliveries %v", hows)
 				}
 			})
+		}
+	}
+}
+
+// expectPrimed reads the event without data that begins a stream of 2025-11-25.
+func expectPrimed(t *testing.T, body *bufio.Reader) {
+	t.Helper()
+	for _, want := range []string{`^id: \S+\.0\n$`, `^retry: 1000\n$`, `^data: \n$`, `^\n$`} {
+		if l, err := body.ReadString('\n'); err != nil || !regexp.MustCompile(want).MatchString(l) {
+			t.Fatalf("got %q, %v; want %s", l, err, want)
 		}
 	}
 }

@@ -99,7 +99,11 @@ func (x *exchange) initialize(m *mcp.Message) {
 		x.version = asked
 	}
 	x.q.Era = x.version
-	s, ok := x.h.sessions.open(x.q.Principal, x.server, x.version, clientName(m.ClientInfo.Of(m.Raw)))
+	var caps []byte
+	if f := find(m.Raw, m.Params.Start, "capabilities"); f.ok() {
+		caps = bytes.Clone(m.Raw[f.val : f.val+skipValue(m.Raw[f.val:], 0)])
+	}
+	s, ok := x.h.sessions.open(x.q.Principal, x.server, x.version, clientName(m.ClientInfo.Of(m.Raw)), caps)
 	if !ok {
 		x.out.w.Header().Set("Retry-After", "60")
 		x.fail(http.StatusTooManyRequests, id, mcp.CodeInternal, "Too many sessions are busy. Try again later.", nil)
@@ -154,35 +158,52 @@ func (x *exchange) cancelled(s *session, m *mcp.Message) {
 	if reason, ok := mcp.String(m.Reason.Of(m.Raw)); ok && reason != "" {
 		end.Text = "The agent cancelled the call: " + oneLine(reason, 200)
 	}
-	if id, ok := s.cancel(idKey(raw), end); ok {
+	id, found, ok := s.cancel(idKey(raw), end)
+	if ok {
 		// An error says that the call has ended: the cancel came too late.
 		_ = x.h.opt.Engine.Tell(s.principal, id, end)
+	}
+	if !found { // started before a restart, or of a stream that was handed on
+		if c := x.h.opt.Engine.Find(s.principal, s.id, idKey(raw)); c != nil {
+			_ = c.Cancel(end)
+		}
 	}
 }
 
 // get serves the session's stream: it carries what concerns no call. The newest
 // one of a session takes over.
-func (x *exchange) get() {
+// One with Last-Event-ID is returned as an attachment to that stream's call,
+// still to be run.
+func (x *exchange) get() *attachment {
 	v, _, _ := only(x.r.Header, mcp.HeaderVersion)
 	_, hasSession := x.r.Header[mcp.HeaderSession]
 	_, resumes := x.r.Header[mcp.HeaderLastEvent]
 	switch {
 	case mcp.Modern(v), !hasSession && !resumes:
 		x.notAllowed("There is no stream to GET here. POST a request; its answer is a stream of its own.")
-		return
+		return nil
 	case !hasSession:
 		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "Last-Event-ID needs the Mcp-Session-Id of its stream.")
-		return
+		return nil
 	}
 	s := x.session(nil)
 	if s == nil {
-		return
+		return nil
+	}
+	if resumes {
+		a := x.resume(s)
+		if a == nil {
+			s.done()
+		}
+		return a
 	}
 	defer s.done()
-	if resumes {
-		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "There is nothing to resume: longcall gave no event of this session an id. The call goes on; its stream cannot be joined.")
-		return
-	}
+	x.listen(s)
+	return nil
+}
+
+// listen serves the session's stream, until its client or longcall ends it.
+func (x *exchange) listen(s *session) {
 	kick := s.takeStream()
 	defer s.endStream(kick)
 	x.observe()

@@ -19,3 +19,11 @@ type Profile struct {
 	// with a progress token; never above the budgets.
 	Await, AwaitToken time.Duration
 }
+
+// profile is the one of whoever sends this request.
+func (x *exchange) profile(client string) Profile {
+	if f := x.h.opt.Profile; f != nil {
+		return f(x.q.Principal, x.server, client)
+	}
+	return Profile{Tasks: true}
+}

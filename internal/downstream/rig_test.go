@@ -369,7 +369,7 @@ func legacyCall(id, name, token string) string {
 // data are the messages of an event stream.
 func data(stream string) (out []string) {
 	for line := range strings.SplitSeq(stream, "\n") {
-		if d, ok := strings.CutPrefix(line, "data: "); ok {
+		if d, ok := strings.CutPrefix(line, "data: "); ok && d != "" {
 			out = append(out, d)
 		}
 	}

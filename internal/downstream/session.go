@@ -1,8 +1,11 @@
 package downstream
 
 import (
+	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base32"
+	"encoding/hex"
 	"sync"
 	"time"
 
@@ -24,8 +27,10 @@ type session struct {
 	server    string // of the endpoint; "" for all
 	version   string // negotiated
 	client    string // name and version, as it says
+	caps      []byte // the client's capabilities, raw
 
 	mu      sync.Mutex
+	touched time.Time // the time of use that is stored
 	used    time.Time
 	posts   int                // requests being served
 	calls   map[string]*inCall // by request id with its JSON type
@@ -48,16 +53,88 @@ type inCall struct {
 type sessions struct {
 	running func(principal string, id call.ID) bool
 	ended   func(principal, id string) // does not block
+	store   SessionStore               // may be nil
 
 	mu sync.Mutex // taken before a session's own
 	m  map[string]*session
+	// before are sessions of an earlier process that nobody has used since, by
+	// the hash of their id.
+	before map[string]StoredSession
 }
 
-func newSessions(running func(string, call.ID) bool, ended func(principal, id string)) *sessions {
+// StoredSession is what is kept of a session. Its id is kept as a hash only: it
+// has to be shown to be used.
+type StoredSession struct {
+	Hash                               string // SHA-256 of the id, hex
+	Principal, Server, Version, Client string
+	Used                               time.Time
+	Data                               []byte // what its initialize said of the client's capabilities, raw
+}
+
+// SessionStore keeps sessions over restarts. Put, Touch and Drop do not wait.
+type SessionStore interface {
+	Sessions(ctx context.Context) ([]StoredSession, error)
+	PutSession(s StoredSession)
+	TouchSession(hash string, used time.Time)
+	DropSession(hash string)
+}
+
+// touchEvery is how old the stored time of a session's last use may be.
+const touchEvery = time.Hour
+
+func newSessions(running func(string, call.ID) bool, ended func(principal, id string), store SessionStore) *sessions {
 	if ended == nil {
 		ended = func(string, string) {}
 	}
-	return &sessions{running: running, ended: ended, m: map[string]*session{}}
+	return &sessions{running: running, ended: ended, store: store, m: map[string]*session{}, before: map[string]StoredSession{}}
+}
+
+// load reads the sessions of earlier processes.
+func (ss *sessions) load(ctx context.Context) error {
+	if ss.store == nil {
+		return nil
+	}
+	list, err := ss.store.Sessions(ctx)
+	if err != nil {
+		return err
+	}
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, s := range list {
+		if len(ss.before) < maxSessions && time.Since(s.Used) < maxIdle {
+			ss.before[s.Hash] = s
+		}
+	}
+	return nil
+}
+
+func sessionHash(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:])
+}
+
+// revive brings back a session of an earlier process; nil if there is none.
+// ss.mu is held.
+func (ss *sessions) revive(id string) *session {
+	if len(ss.before) == 0 {
+		return nil
+	}
+	hash := sessionHash(id)
+	b, ok := ss.before[hash]
+	if !ok || time.Since(b.Used) > maxIdle {
+		return nil
+	}
+	if len(ss.m) >= maxSessions && !ss.evict() {
+		return nil
+	}
+	delete(ss.before, hash)
+	s := &session{
+		id: id, principal: b.Principal, server: b.Server, version: b.Version, client: b.Client, caps: b.Data,
+		used: b.Used, touched: b.Used, sweepAt: sweepCalls, wake: make(chan struct{}, 1),
+		listed: true, changed: true, // what it has read may be old
+	}
+	ss.m[id] = s
+	return s
 }
 
 // remove forgets a session. ss.mu is held.
@@ -65,25 +142,34 @@ func (ss *sessions) remove(s *session) {
 	if ss.m[s.id] == s { // not twice, when two requests end it
 		delete(ss.m, s.id)
 		ss.ended(s.principal, s.id)
+		if ss.store != nil {
+			ss.store.DropSession(sessionHash(s.id))
+		}
 	}
 }
 
 var sessionIDs = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // open makes a session; ok is false if there are too many busy ones.
-func (ss *sessions) open(principal, server, version, client string) (s *session, ok bool) {
+func (ss *sessions) open(principal, server, version, client string, caps []byte) (s *session, ok bool) {
 	var b [16]byte
 	rand.Read(b[:])
 	s = &session{
 		id: "s_" + sessionIDs.EncodeToString(b[:]), principal: principal, server: server,
-		version: version, client: client, used: time.Now(), sweepAt: sweepCalls, wake: make(chan struct{}, 1),
+		version: version, client: client, caps: caps, used: time.Now(), sweepAt: sweepCalls, wake: make(chan struct{}, 1),
 	}
+	s.touched = s.used
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	if len(ss.m) >= maxSessions && !ss.evict() {
 		return nil, false
 	}
 	ss.m[s.id] = s
+	if ss.store != nil {
+		ss.store.PutSession(StoredSession{
+			Hash: sessionHash(s.id), Principal: principal, Server: server, Version: version, Client: client, Used: s.used, Data: caps,
+		})
+	}
 	return s, true
 }
 
@@ -114,6 +200,9 @@ func (ss *sessions) use(id, principal, server string) *session {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	s := ss.m[id]
+	if s == nil {
+		s = ss.revive(id)
+	}
 	if s == nil || s.principal != principal || s.server != server {
 		return nil
 	}
@@ -126,6 +215,10 @@ func (ss *sessions) use(id, principal, server string) *session {
 	}
 	s.used = now
 	s.posts++
+	if ss.store != nil && now.Sub(s.touched) > touchEvery {
+		s.touched = now
+		ss.store.TouchSession(sessionHash(id), now)
+	}
 	return s
 }
 
@@ -137,12 +230,15 @@ func (ss *sessions) drop(s *session) {
 	s.endStream(nil)
 }
 
+// clear forgets all sessions here; their clients find them with the next process.
 func (ss *sessions) clear() {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	for _, s := range ss.m {
-		ss.remove(s)
+		ss.ended(s.principal, s.id)
 	}
+	clear(ss.m)
+	clear(ss.before)
 }
 
 // changed notes that a server's list of tools has changed.
@@ -219,20 +315,20 @@ func (s *session) detach(key string, c *inCall, running bool) {
 	}
 }
 
-// cancel finds the call to cancel; an id that is unknown, or whose call is still
-// being started, gives none.
-func (s *session) cancel(key string, end call.End) (id call.ID, ok bool) {
+// cancel finds the call to cancel. ok is false if it is still being started,
+// and then cancelled by who starts it; found is false if the id is unknown.
+func (s *session) cancel(key string, end call.End) (id call.ID, found, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.calls[key]
 	switch {
 	case c == nil:
-		return "", false
+		return "", false, false
 	case c.id == "":
 		c.cancel = &end
-		return "", false
+		return "", true, false
 	}
-	return c.id, true
+	return c.id, true, true
 }
 
 // takeStream makes the caller the session's stream, ending the one before.

@@ -14,11 +14,11 @@ import (
 // TestSessionsAreBounded: the one that is idle longest goes, never a busy one.
 func TestSessionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ss := newSessions(func(_ string, id call.ID) bool { return id == "c_runs" }, nil)
+		ss := newSessions(func(_ string, id call.ID) bool { return id == "c_runs" }, nil, nil)
 		open := func() *session {
 			t.Helper()
 			time.Sleep(time.Millisecond)
-			s, ok := ss.open("ann", "", mcp.V20251125, "")
+			s, ok := ss.open("ann", "", mcp.V20251125, "", nil)
 			if !ok {
 				t.Fatal("no session")
 			}
@@ -48,7 +48,7 @@ func TestSessionsAreBounded(t *testing.T) {
 		for _, s := range ss.m {
 			s.posts++
 		}
-		if _, ok := ss.open("ann", "", mcp.V20251125, ""); ok {
+		if _, ok := ss.open("ann", "", mcp.V20251125, "", nil); ok {
 			t.Error("a session over the bound")
 		}
 	})
@@ -57,8 +57,8 @@ func TestSessionsAreBounded(t *testing.T) {
 // TestSessionExpires is R-57.
 func TestSessionExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ss := newSessions(func(string, call.ID) bool { return false }, nil)
-		s, _ := ss.open("ann", "", mcp.V20251125, "")
+		ss := newSessions(func(string, call.ID) bool { return false }, nil, nil)
+		s, _ := ss.open("ann", "", mcp.V20251125, "", nil)
 		time.Sleep(maxIdle - time.Second)
 		if ss.use(s.id, "ann", "") == nil {
 			t.Fatal("gone too early")
@@ -73,7 +73,7 @@ func TestSessionExpires(t *testing.T) {
 
 // TestSessionForgetsCalls: calls whose reader is gone do not pile up.
 func TestSessionForgetsCalls(t *testing.T) {
-	s, _ := newSessions(nil, nil).open("ann", "", mcp.V20251125, "")
+	s, _ := newSessions(nil, nil, nil).open("ann", "", mcp.V20251125, "", nil)
 	for i := range 10 * sweepCalls {
 		key := fmt.Sprint(i)
 		c := s.begin(key, func(string, call.ID) bool { return false })
@@ -88,12 +88,12 @@ func TestSessionForgetsCalls(t *testing.T) {
 // TestIDReuse: a client that uses an id twice cancels the newer call, and the
 // older one's end does not hide it.
 func TestIDReuse(t *testing.T) {
-	s, _ := newSessions(nil, nil).open("ann", "", mcp.V20251125, "")
+	s, _ := newSessions(nil, nil, nil).open("ann", "", mcp.V20251125, "", nil)
 	a, b := s.begin("1", nil), s.begin("1", nil)
 	s.started(a, "c_a")
 	s.started(b, "c_b")
 	s.detach("1", a, false)
-	if id, ok := s.cancel("1", call.End{}); !ok || id != "c_b" {
+	if id, _, ok := s.cancel("1", call.End{}); !ok || id != "c_b" {
 		t.Errorf("%q %v", id, ok)
 	}
 }

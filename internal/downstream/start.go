@@ -1,6 +1,9 @@
 package downstream
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 
 	"github.com/longcall/longcall/internal/call"
@@ -49,7 +52,7 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	spec := call.Spec{
 		Principal: x.q.Principal, Server: t.server, Tool: t.tool, PublicTool: t.public,
 		Era: x.version, RequestID: x.q.ID, Traceparent: x.traceparent(m),
-		Request: m.Raw, Limits: d.Limits, Denied: d.Denied,
+		Request: m.Raw, Limits: d.Limits, Denied: d.Denied, Attach: d.Attach,
 	}
 	if keep := x.set.KeepArguments; keep != nil {
 		spec.Arguments = keep(args)
@@ -70,13 +73,19 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		a.logs, _ = level(l)
 		spec.Client = clientName(m.MetaClientInfo.Of(m.Raw))
 	}
+	key, wrong := x.idempotencyKey(m)
+	if wrong != "" {
+		return nil, mcp.ErrorResponse(id, mcp.CodeInvalidParams, wrong, nil)
+	}
+	spec.Idempotency = key
 	x.q.Server, x.q.Tool, x.q.Traceparent = t.server, t.public, spec.Traceparent
 	if s != nil {
 		spec.Session, spec.Client = s.id, s.client
 		a.session, a.key = s, idKey(id)
+		spec.AgentRequest = a.key
 		a.entry = s.begin(a.key, x.h.running)
 	}
-	c, err := x.h.opt.Engine.Start(a.ctx, spec)
+	c, join, err := x.h.opt.Engine.Attach(a.ctx, spec)
 	if err != nil {
 		x.observe()
 		if s != nil {
@@ -84,7 +93,17 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		}
 		return nil, ownWords(id, notStarted(err), "", x.modern)
 	}
-	a.call, x.q.Call = c, c.ID()
+	a.call, a.join, x.q.Call = c, join, c.ID()
+	if join != call.Started {
+		a.after = joinedAt(c)
+	}
+	p := x.profile(spec.Client)
+	a.task = x.modern && p.Tasks && declaresTasks(m.MetaCapabilities.Of(m.Raw))
+	a.budget(p)
+	if s != nil {
+		place := place{call: c.ID(), epoch: x.h.opt.Epoch, id: a.id, token: a.token}
+		a.prefix = place.seal(&x.h.opt.Key, s.principal, s.id)
+	}
 	x.observe()
 	if s != nil {
 		if end := s.started(a.entry, c.ID()); end != nil {
@@ -95,10 +114,65 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	return a, nil
 }
 
+// joinedAt is where a reader begins that joins a call: at what comes next, or at
+// the end if that is there.
+func joinedAt(c *call.Call) uint64 {
+	rec := c.Record()
+	if rec.End.Outcome != call.Running {
+		return rec.Seq - 1
+	}
+	return rec.Seq
+}
+
+const (
+	metaKeyIdempotency = "dev.longcall/idempotencyKey"
+	headerIdempotency  = "Idempotency-Key"
+	maxIdempotency     = 256 // bytes of a key
+)
+
+// idempotencyKey is a digest of the key that the caller gave for the call, in
+// _meta or as a header; empty if it gave none. wrong says what is wrong with it.
+func (x *exchange) idempotencyKey(m *mcp.Message) (digest, wrong string) {
+	key, present, ok := only(x.r.Header, headerIdempotency)
+	if meta := m.Meta.Of(m.Raw); bytes.Contains(meta, []byte(metaKeyIdempotency)) {
+		if f := find(meta, 0, metaKeyIdempotency); f.ok() {
+			present = true
+			key, ok = mcp.String(meta[f.val:f.end])
+		}
+	}
+	switch {
+	case !present:
+		return "", ""
+	case !ok || key == "" || len(key) > maxIdempotency:
+		return "", "The idempotency key must be one string of 1 to 256 bytes."
+	}
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:16]), ""
+}
+
+// extensionTasks is the tasks extension of 2026-07-28.
+const extensionTasks = "io.modelcontextprotocol/tasks"
+
+// declaresTasks says whether a request's client capabilities have it.
+func declaresTasks(caps []byte) bool {
+	if !bytes.Contains(caps, []byte(extensionTasks)) {
+		return false
+	}
+	ext := find(caps, 0, "extensions")
+	if !ext.ok() {
+		return false
+	}
+	f := find(caps, ext.val, extensionTasks)
+	return f.ok() && caps[f.val] == '{'
+}
+
 // notStarted is the end of a call that never was one.
 func notStarted(err error) *call.End {
 	if errors.Is(err, call.ErrStopping) {
 		return &call.End{Outcome: call.Denied, By: "shutdown", Text: "Not started: longcall is stopping. Nothing was sent to the tool server. Call again in a moment."}
+	}
+	if errors.Is(err, call.ErrMismatch) {
+		return &call.End{Outcome: call.Denied, By: "idempotency_key", Text: "Not started: this idempotency key was used for another tool or with other arguments. Nothing was sent to the tool server. Use a new key for a new call."}
 	}
 	return &call.End{Outcome: call.Denied, By: "journal", Text: "Not started: longcall could not record the call, and its config says to refuse calls then (journal.on_failure). Nothing was sent to the tool server. Call again later."}
 }

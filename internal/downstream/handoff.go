@@ -1,0 +1,233 @@
+package downstream
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+// HeaderCall names the call that a tools/call answer is of.
+const HeaderCall = "Longcall-Call"
+
+// MetaKeyHandOff says in a result's _meta that the call goes on, and how to come
+// back to it.
+const metaKeyHandOff = "dev.longcall/handoff"
+
+const metaKeyReplayed = "dev.longcall/replayed"
+
+// handOff answers the request before the client's patience ends, while the call
+// goes on: with a task where this request declared them, else with a result that
+// says what to call (DESIGN §3, SPEC §3.6). It returns false, and does nothing,
+// for a call that could not be found again (I4), or if policy has it off.
+func (a *attachment) handOff() bool {
+	if !a.policy.HandOff || !a.call.Stored() || a.quiet {
+		return false
+	}
+	if a.ctx.Err() != nil {
+		a.gone()
+		return true
+	}
+	var body []byte
+	if a.task {
+		body = a.taskCreated()
+	} else {
+		body = a.handle()
+	}
+	a.answer(body, nil, handedOff)
+	if !a.x.out.flush() {
+		a.gone()
+		return true
+	}
+	a.d.How = call.HandedOff
+	a.d.Events++
+	return true
+}
+
+// handle is the result that leads a model back to its call. It is no success and
+// says so; where the tool has an output schema it is an error without
+// structured content, since that would have to conform (SPEC §8.1 A8).
+func (a *attachment) handle() []byte {
+	rec := a.call.Record()
+	id := string(rec.ID)
+	names := a.x.ownNames(a.session)
+	text := "Still running after " + string(appendElapsed(nil, time.Since(rec.Started))) + ": " + oneLine(rec.PublicTool, 128) + " (call " + id + "). " +
+		"It has not finished and has not failed: do not call it again, and do not wait or sleep. " +
+		"Go on with other work. When you need the result, call " + names.await + ` with {"ids":["` + id + `"]}; ` +
+		"to stop it, call " + names.cancel + ` with {"id":"` + id + `"}.`
+	b := make([]byte, 0, 1024)
+	b = append(b, `{"jsonrpc":"2.0","id":`...)
+	b = append(b, a.id...)
+	b = append(b, `,"result":{`...)
+	if a.modern {
+		b = append(b, completeC...)
+	}
+	b = append(b, `"content":[{"type":"text","text":`...)
+	b = append(b, mcp.Quote(text)...)
+	b = append(b, `}]`...)
+	if a.x.hasOutputSchema(a.session, rec.Server, rec.Tool) {
+		b = append(b, `,"isError":true`...)
+	} else {
+		b = append(b, `,"structuredContent":{"call_id":"`+id+`","state":"running","started_at":"`+stampText(rec.Started)+`","next":`...)
+		b = append(append(b, mcp.Quote(text)...), '}')
+	}
+	b = append(b, `,"_meta":{"`+metaKeyHandOff+`":{"call":"`+id+`","state":"running"}`...)
+	return append(b, `}}}`...)
+}
+
+// hasOutputSchema says whether a tool's results have to conform to a schema, as
+// far as its list is known without waiting.
+func (x *exchange) hasOutputSchema(s *session, server, tool string) bool {
+	raw := x.knownTool(s, server, tool)
+	return raw != nil && find(raw, 0, "outputSchema").ok()
+}
+
+// knownTool is a tool's entry in the list as last known; nil if there is none.
+func (x *exchange) knownTool(s *session, server, tool string) []byte {
+	session := ""
+	if s != nil {
+		session = s.id
+	}
+	// The context is over: what is not known now is not waited for.
+	tools, _, _ := x.h.opt.Catalog.Tools(spent, x.q.Principal, session, server)
+	for _, t := range tools {
+		if t.Name == tool {
+			return t.Raw
+		}
+	}
+	return nil
+}
+
+// stampText is a time as the protocol writes it: RFC 3339, UTC, milliseconds.
+func stampText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// asksForInput says whether a stateless server's answer only asks for input.
+func asksForInput(body []byte) bool {
+	if !bytes.Contains(body[:min(len(body), 4<<10)], []byte(`"input_required"`)) {
+		return false
+	}
+	result := find(body, 0, "result")
+	if !result.ok() {
+		return false
+	}
+	kind, _ := text(body[result.val:], "resultType")
+	return kind == "input_required"
+}
+
+// ownEnd is the end that our own words have to tell.
+func ownEnd(ev *call.Event) *call.End {
+	if ev.Body == nil {
+		return ev.End
+	}
+	return &call.End{Outcome: call.Interrupted, Text: "The tool asks for input that this client cannot give, so it did not finish. What it did until then may have taken effect. Use another tool, or a client that can answer questions of tools."}
+}
+
+// markReplayed marks a result that was kept because nobody had got it.
+func markReplayed(body []byte, cuts []cut) []cut {
+	result := find(body, 0, "result")
+	if !result.ok() || body[result.val] != '{' {
+		return cuts
+	}
+	const member = `"` + metaKeyReplayed + `":true`
+	obj, with := result.val, `"_meta":{`+member+`}`
+	if meta := find(body, result.val, "_meta"); meta.ok() && body[meta.val] == '{' {
+		obj, with = meta.val, member
+	}
+	at := obj + 1
+	if i := space(body, at); i < len(body) && body[i] != '}' {
+		with += ","
+	}
+	return append(cuts, cut{at, at, []byte(with)})
+}
+
+// budget sets when the call is handed off, by what is known of the client.
+func (a *attachment) budget(p Profile) {
+	budget := p.Budget
+	if a.token != nil && a.x.sse && !a.policy.Buffered {
+		budget = p.BudgetToken
+	}
+	if a.task {
+		budget = p.TaskBudget
+		if budget <= 0 {
+			budget = time.Millisecond
+		}
+	}
+	if budget > 0 && a.policy.HandOff {
+		a.due = a.x.out.start.Add(budget)
+	}
+}
+
+// resume serves a GET with Last-Event-ID: the rest of that stream, each event
+// once and the answer too, also if the call has ended meanwhile or longcall was
+// started anew (R-54, X-2).
+func (x *exchange) resume(s *session) *attachment {
+	v, _, ok := only(x.r.Header, mcp.HeaderLastEvent)
+	p, seqText, known := openPlace(&x.h.opt.Key, s.principal, s.id, v)
+	if !ok || !known {
+		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "This Last-Event-ID is not known in this session. Nothing can be resumed from it.")
+		return nil
+	}
+	if seqText == handedOff {
+		x.over()
+		return nil
+	}
+	seq, err := strconv.ParseUint(seqText, 10, 64)
+	if err != nil {
+		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "This Last-Event-ID is not known in this session. Nothing can be resumed from it.")
+		return nil
+	}
+	c, err := x.h.opt.Engine.Get(x.r.Context(), s.principal, p.call)
+	if err != nil {
+		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "This Last-Event-ID has expired: the call that it belongs to is not kept any more.")
+		return nil
+	}
+	rec := c.Record()
+	a := &attachment{
+		x: x, ctx: x.r.Context(), call: c, id: p.id, token: p.token, wantLogs: true,
+		session: s, key: idKey(p.id), after: c.Position(p.epoch, seq),
+		policy: x.h.opt.Admit(s.principal, rec.Server, rec.Tool, false),
+	}
+	if !c.Reached(a.after) {
+		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "This Last-Event-ID is not one that was sent.")
+		return nil
+	}
+	if rec.End.Outcome != call.Running && a.after >= rec.Seq {
+		x.over()
+		return nil
+	}
+	p.epoch = x.h.opt.Epoch
+	a.prefix = p.seal(&x.h.opt.Key, s.principal, s.id)
+	x.q.Server, x.q.Tool, x.q.Call, x.q.Method = rec.Server, rec.PublicTool, rec.ID, "resume"
+	c.Enter()
+	x.observe()
+	x.sse = true
+	return a
+}
+
+// over answers for a stream that has nothing more to bring (A2).
+func (x *exchange) over() {
+	x.observe()
+	streamHead(x.out.w.Header())
+	x.out.head(http.StatusOK)
+	x.out.write(commentOpen)
+	x.out.flush()
+}
+
+// spent is over: what is asked with it is answered from memory.
+var spent = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// ownToolNames are the names that longcall's own tools have at an endpoint.
+type ownToolNames struct{ await, list, cancel string }
+
+// ownNames gives them.
+func (x *exchange) ownNames(*session) ownToolNames {
+	return ownToolNames{"await_call", "list_calls", "cancel_call"}
+}
