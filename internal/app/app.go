@@ -21,6 +21,8 @@ import (
 	"github.com/longcall/longcall/internal/config"
 	"github.com/longcall/longcall/internal/downstream"
 	"github.com/longcall/longcall/internal/journal/sqlite"
+	"github.com/longcall/longcall/internal/mcp"
+	"github.com/longcall/longcall/internal/policy"
 	"github.com/longcall/longcall/internal/telemetry"
 	"github.com/longcall/longcall/internal/upstream"
 )
@@ -124,6 +126,8 @@ func New(o Options) (_ *App, err error) {
 		Epoch:    a.journal.Epoch(),
 		Refuse:   c.Journal.OnFailure == config.FailureRefuse,
 		Observer: a.tel,
+		Window:   unlimited(c.AttachWindow), // 0: nothing that has ended is shown again
+		Orphan:   a.orphan,
 	})
 	adopted, lost, err := a.engine.Recover(ctx)
 	if err != nil {
@@ -136,11 +140,17 @@ func New(o Options) (_ *App, err error) {
 		o.Log.Warn("calls of the last run were closed: their outcome is unknown", "calls", lost)
 	}
 
+	key, err := streamKey(c.State)
+	if err != nil {
+		return nil, err
+	}
 	a.handler = downstream.New(downstream.Options{
+		Key: key, Epoch: a.journal.Epoch(),
 		Engine:   a.engine,
 		Catalog:  a.pool,
 		Auth:     checker{a.auth},
 		Admit:    a.admit,
+		Profile:  a.profile,
 		Settings: func() *downstream.Settings { return a.snap.Load().settings },
 		Info:     downstream.ServerInfo{Name: "longcall", Version: o.Version},
 		Observer: requests{a.tel},
@@ -204,7 +214,26 @@ func (a *App) admit(principal, server, tool string, modern bool) downstream.Deci
 	return downstream.Decision{
 		Denied: d.Denied, Limits: d.Limits, Buffered: d.Relay == "buffered",
 		CancelOnDisconnect: d.OnDisconnect == "cancel", Grace: d.Grace,
+		HandOff: d.HandOff, Attach: d.Attach,
 	}
+}
+
+func (a *App) profile(principal, server, client string) downstream.Profile {
+	p := a.snap.Load().profiles.For(principal, server, client)
+	return downstream.Profile{
+		Name: p.Name, Budget: p.Budget, BudgetToken: p.BudgetToken,
+		Tasks: p.Tasks, TaskBudget: p.TaskBudget, Await: p.Await, AwaitToken: p.AwaitToken,
+	}
+}
+
+// orphan is how long a call of the last run may go on without a reader: as long
+// as one whose agent was lost, for so it is (I7).
+func (a *App) orphan(r *call.Record) time.Duration {
+	modern := mcp.Modern(r.Era)
+	if d := a.snap.Load().rules.Admit(r.Principal, r.Server, r.Tool, modern); modern && d.OnDisconnect == policy.Cancel {
+		return d.Grace
+	}
+	return -1
 }
 
 func (a *App) listen() error {
@@ -331,6 +360,7 @@ func (a *App) Reload() error {
 	for key, changed := range map[string]bool{
 		"listen": c.Listen != old.Listen, "state": c.State != old.State,
 		"journal": opened(c.Journal) != opened(old.Journal), "request.headers": c.Request.Headers != old.Request.Headers,
+		"attach_window": c.AttachWindow != old.AttachWindow,
 	} {
 		if changed {
 			a.log.Warn("this part of the config takes effect at the next start only", "key", key)

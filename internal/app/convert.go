@@ -18,6 +18,7 @@ import (
 type snapshot struct {
 	config   *config.Config
 	rules    *policy.Rules
+	profiles *policy.Profiles
 	settings *downstream.Settings
 }
 
@@ -31,6 +32,8 @@ func newSnapshot(c *config.Config) *snapshot {
 	return &snapshot{
 		config: c,
 		rules:  rules(c),
+
+		profiles: profiles(c),
 		settings: &downstream.Settings{
 			AllowedOrigins: c.CORS.Origins,
 			AllowedHosts:   c.Hosts,
@@ -38,6 +41,7 @@ func newSnapshot(c *config.Config) *snapshot {
 			Comment:        c.Beats.Comment,
 			Progress:       c.Beats.Progress,
 			Together:       together,
+			StreamAge:      c.StreamAge,
 			KeepArguments:  redactor.Kept,
 			Digest:         policy.Digest,
 		},
@@ -54,16 +58,18 @@ func rules(c *config.Config) *policy.Rules {
 		Relay:        policy.Relay(c.Relay),
 		OnDisconnect: policy.OnDisconnect(c.OnDisconnect),
 		Grace:        c.DisconnectGrace,
+		HandOff:      policy.HandOff(c.HandOff),
+		Attach:       policy.Attach(c.Attach),
 		Servers:      map[string]policy.Server{},
 	}
 	for name, s := range c.Servers {
-		ps := policy.Server{Overrides: overrides(s.Limits.LimitOverrides, s.Relay, s.OnDisconnect, s.DisconnectGrace), Tools: map[string]policy.Tool{}}
+		ps := policy.Server{Overrides: overrides(s.Limits.LimitOverrides, s.Relay, s.OnDisconnect, s.DisconnectGrace, s.HandOff, s.Attach), Tools: map[string]policy.Tool{}}
 		ps.Concurrent = s.Limits.Concurrent
 		if s.Command != "" && ps.Connect == nil {
 			ps.Connect = &processConnect
 		}
 		for tool, t := range s.Tools {
-			ps.Tools[tool] = policy.Tool{Overrides: overrides(t.Limits, t.Relay, t.OnDisconnect, t.DisconnectGrace), Deny: t.Deny}
+			ps.Tools[tool] = policy.Tool{Overrides: overrides(t.Limits, t.Relay, t.OnDisconnect, t.DisconnectGrace, t.HandOff, t.Attach), Deny: t.Deny}
 		}
 		r.Servers[name] = ps
 	}
@@ -78,12 +84,33 @@ func limits(c *config.Config) call.Limits {
 	}
 }
 
-func overrides(l config.LimitOverrides, relay config.Relay, gone config.OnDisconnect, grace *time.Duration) policy.Overrides {
+func overrides(l config.LimitOverrides, relay config.Relay, gone config.OnDisconnect, grace *time.Duration, handOff config.HandOff, attach config.Attach) policy.Overrides {
 	return policy.Overrides{
 		Connect: l.Connect, FirstByte: l.FirstByte, Idle: l.Idle, Total: l.Total,
 		Message: (*int64)(l.Message), Call: (*int64)(l.Call),
 		Relay: policy.Relay(relay), OnDisconnect: policy.OnDisconnect(gone), Grace: grace,
+		HandOff: policy.HandOff(handOff), Attach: policy.Attach(attach),
 	}
+}
+
+// profiles are the table of hosts and what the operator says about clients.
+func profiles(c *config.Config) *policy.Profiles {
+	var list []policy.ProfileOverride
+	for name, cl := range c.Clients {
+		o := policy.ProfileOverride{
+			Name: name, Client: cl.Match.Client, Principal: cl.Match.Principal, Server: cl.Match.Server,
+			Budget: cl.Budget, BudgetToken: cl.BudgetToken, TaskBudget: cl.TaskBudget, Await: cl.Await, AwaitToken: cl.AwaitToken,
+		}
+		if cl.Match == (config.Match{}) {
+			o.Client = name
+		}
+		if cl.Tasks != "" {
+			on := cl.Tasks == config.On
+			o.Tasks = &on
+		}
+		list = append(list, o)
+	}
+	return policy.NewProfiles(list)
 }
 
 func servers(c *config.Config, r *policy.Rules) map[string]upstream.Server {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,6 +47,26 @@ func writeServing(state string, s serving) error {
 		return err
 	}
 	return os.Rename(tmp, servingPath(state))
+}
+
+// streamKey is the key that seals event ids: made once for a state folder, so
+// that they hold over restarts.
+func streamKey(state string) (key [32]byte, err error) {
+	path := filepath.Join(state, "stream.key")
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		rand.Read(key[:])
+		tmp := path + ".new"
+		if err = os.WriteFile(tmp, key[:], 0o600); err == nil {
+			err = os.Rename(tmp, path)
+		}
+	} else if err == nil && copy(key[:], b) != len(key) {
+		err = errors.New("it is too short; remove it, and a new one is made")
+	}
+	if err != nil {
+		return key, fmt.Errorf("key of event ids %s: %w", path, err)
+	}
+	return key, nil
 }
 
 // openState makes the state folder and proves that it can be written.
