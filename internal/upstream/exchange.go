@@ -31,6 +31,10 @@ type exchange struct {
 
 	numbered atomic.Bool // lastID is there, so that the stream can be resumed
 
+	addressed bool     // the address is kept; written under mu by the call's goroutine only
+	apart     bool     // progress came on the standalone stream; under mu
+	later     []string // notes for the end of the record; under mu
+
 	mu         sync.Mutex
 	read       context.Context // of the response being read now
 	cancelRead context.CancelCauseFunc
@@ -53,6 +57,9 @@ var (
 )
 
 func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
+	if x.Resume != nil {
+		return c.takeUp(ctx, x)
+	}
 	sess, err := c.provenWithin(ctx, x.Limits.Connect)
 	if err != nil {
 		switch {
@@ -70,37 +77,48 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 		return failed("Not started: the call cannot be passed on: %v. Nothing was sent.", err)
 	}
 	e := &exchange{c: c, exec: x, sess: sess, id: id, done: make(chan struct{})}
-	e.reading(ctx)
-	c.pending.Store(id, e)
+	return e.carry(ctx, func() call.Answer {
+		resp, err := c.sendCall(e, body)
+		switch {
+		case err == nil:
+			return e.receive(ctx, resp)
+		case e.left:
+			return e.lost(ctx, err)
+		case ctx.Err() != nil:
+			return call.Answer{}
+		}
+		return failed("Not started: the tool server %q cannot be reached: %v. Nothing was sent, so calling again is safe.", c.s.Name, rootCause(err))
+	})
+}
+
+// carry runs what brings the answer, between all that goes with it.
+func (x *exchange) carry(ctx context.Context, run func() call.Answer) call.Answer {
+	c := x.c
+	x.reading(ctx)
+	c.pending.Store(x.id, x)
 	stop := context.AfterFunc(ctx, func() {
-		if !c.spawn(func() { e.passCancel(ctx) }) {
-			e.abortNow(context.Cause(ctx))
+		if !c.spawn(func() { x.passCancel(ctx) }) {
+			x.abortNow(context.Cause(ctx))
 		}
 	})
-	resp, err := c.sendCall(e, body)
-	var a call.Answer
-	switch {
-	case err == nil:
-		a = e.receive(ctx, resp)
-	case e.left:
-		a = e.lost(ctx, err)
-	case ctx.Err() == nil:
-		a = failed("Not started: the tool server %q cannot be reached: %v. Nothing was sent, so calling again is safe.", c.s.Name, rootCause(err))
-	}
+	a := run()
 	if a.Body != nil {
-		e.settled(ctx)
+		x.settled(ctx)
 	}
 	stop()
-	c.pending.Delete(id)
-	e.end()
+	c.pending.Delete(x.id)
+	if a.Outcome == call.Running && isLeft(ctx) {
+		x.sess.left.Store(true)
+	}
+	x.end()
 	switch {
-	case e.rest != nil && a.Body != nil:
-		a.Release = e.drain
-	case e.rest != nil:
-		e.rest.Close()
+	case x.rest != nil && a.Body != nil:
+		a.Release = x.drain
+	case x.rest != nil:
+		x.rest.Close()
 		fallthrough
 	default:
-		e.cancelRead(nil)
+		x.cancelRead(nil)
 	}
 	return a
 }
@@ -169,10 +187,14 @@ func (x *exchange) dispatched() error {
 	return nil
 }
 
-// end stops everything that belongs to the exchange.
+// end stops everything that belongs to the exchange. From here on exec is not
+// used any more.
 func (x *exchange) end() {
 	x.mu.Lock()
 	x.over = true
+	for _, text := range x.later {
+		x.exec.Note("%s", text)
+	}
 	if x.timer != nil {
 		x.timer.Stop()
 	}
@@ -197,13 +219,17 @@ func (x *exchange) firstByte() {
 	x.sess.alive()
 }
 
+// isLeft says whether the call stays at its server for the next process: then
+// the server must hear nothing of our end.
+func isLeft(ctx context.Context) bool { return errors.Is(context.Cause(ctx), call.ErrLeft) }
+
 // passCancel tells the server that nobody wants the answer any more,
 // and lets the reading go on for a moment where a late answer may come (O22).
 func (x *exchange) passCancel(ctx context.Context) {
 	x.mu.Lock()
 	sent := !x.sent.IsZero()
 	x.mu.Unlock()
-	if sent && !x.sess.isModern {
+	if sent && !x.sess.isModern && !isLeft(ctx) {
 		x.tellCancel("the call was cancelled")
 		wait := time.NewTimer(linger)
 		defer wait.Stop()

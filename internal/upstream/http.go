@@ -37,6 +37,7 @@ const (
 type httpConn struct {
 	s      Server
 	hooks  Hooks
+	digest string            // of the configured url
 	client *http.Client      // short requests
 	direct http.RoundTripper // calls: the same transport, without redirects
 	listen *http.Client      // the standalone stream, on a transport of its own
@@ -54,6 +55,7 @@ type httpConn struct {
 	verdict  string        // "modern" or "legacy", once known
 	verdictT time.Time     // of a legacy verdict: servers get upgraded
 	closed   bool
+	adopted  map[adoptedKey]*adopted // sessions of an earlier process that its calls still live in
 
 	pending sync.Map // our id to *exchange, while a call runs: where Path B progress goes
 }
@@ -66,6 +68,7 @@ type session struct {
 	suspect  atomic.Bool  // the server may have forgotten it: prove it before the next call (P20)
 	proven   atomic.Int64 // unix nanoseconds of the last sign of life on it
 	gone     atomic.Bool  // the server does not know it any more
+	left     atomic.Bool  // a call was left in it for the next process
 	probe    *probe       // under way; under httpConn.mu
 	stream   *standalone  // nil if not legacy
 }
@@ -84,7 +87,10 @@ func newHTTP(s Server, hooks Hooks) *httpConn {
 	if s.PingEvery == 0 {
 		s.PingEvery = defaultPing
 	}
-	c := &httpConn{s: s, hooks: hooks, prefix: "lc" + strings.ToLower(rand.Text()[:8]) + "-"}
+	c := &httpConn{
+		s: s, hooks: hooks, prefix: "lc" + strings.ToLower(rand.Text()[:8]) + "-",
+		digest: urlDigest(s.URL), adopted: map[adoptedKey]*adopted{},
+	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if u, err := url.Parse(s.URL); err == nil && u.User != nil && s.Headers.Get("Authorization") == "" {
 		req := http.Request{Header: http.Header{}}
@@ -369,23 +375,16 @@ func (c *httpConn) spawn(f func()) bool {
 	return true
 }
 
-// close ends the session and waits for all that runs here (R-56: DELETE, a 405 is fine).
+// close ends the session and waits for all that runs here.
 func (c *httpConn) close(ctx context.Context) {
 	c.mu.Lock()
 	c.closed = true
 	sess := c.sess
 	c.sess = nil
 	c.mu.Unlock()
-	if sess != nil && sess.id != "" && !sess.gone.Load() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		if req, err := http.NewRequestWithContext(ctx, http.MethodDelete, c.s.URL, http.NoBody); err == nil {
-			c.header(req, sess)
-			if resp, err := c.client.Do(req); err == nil {
-				resp.Body.Close()
-			}
-		}
-		cancel()
-	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endSession)
+	c.delete(ctx, sess)
+	cancel()
 	c.cancel()
 	c.wg.Wait()
 	c.client.CloseIdleConnections()

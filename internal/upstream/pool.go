@@ -199,7 +199,10 @@ func (p *Pool) closeLater(l *link) {
 // Run carries a call; see call.Runner.
 func (p *Pool) Run(ctx context.Context, x *call.Exec) call.Answer {
 	l, err := p.take(x.Spec.Server, x.Spec.Principal, x.Spec.Session)
-	if err != nil {
+	switch {
+	case err != nil && x.Resume != nil:
+		return interrupted("longcall was restarted and cannot go on with the call: %v.", err)
+	case err != nil:
 		return failed("Not started: %v. Nothing was sent.", err)
 	}
 	defer p.done(l)

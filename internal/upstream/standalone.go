@@ -125,7 +125,8 @@ func (s *standalone) read(ctx context.Context, lastID *string) (again bool, retr
 	defer resp.Body.Close()
 	switch {
 	case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
-	case resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests:
+	case resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests,
+		resp.StatusCode == http.StatusConflict: // it has not noticed that the last one is gone, perhaps with an earlier process
 		return true, 0
 	case resp.StatusCode == http.StatusNotFound && s.sess.id != "":
 		s.sess.suspect.Store(true)
@@ -199,22 +200,14 @@ func (c *httpConn) unattributed(m *mcp.Message) {
 
 func (x *exchange) spec() *call.Spec { return x.exec.Spec }
 
-// note adds a line to the call's record unless it has ended.
-func (x *exchange) note(format string, args ...any) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if !x.over {
-		x.exec.Note(format, args...)
-	}
-}
-
 // progressB is progress that came on the standalone stream.
 func (x *exchange) progressB(m *mcp.Message) {
-	x.progress(m)
+	x.progress(m, nil)
 	done, err1 := strconv.ParseFloat(string(m.Progress.Of(m.Raw)), 64)
 	total, err2 := strconv.ParseFloat(string(m.Total.Of(m.Raw)), 64)
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.comesApart()
 	switch missing := err1 == nil && err2 == nil && done < total; {
 	case missing && x.complete == nil:
 		x.complete = make(chan struct{})
@@ -247,8 +240,9 @@ func (x *exchange) settled(ctx context.Context) {
 }
 
 // progress hands one progress message to the call, from whichever stream it
-// came (Path A and Path B), unless the call has its result (O8).
-func (x *exchange) progress(m *mcp.Message) {
+// came (Path A and Path B), unless the call has its result (O8). cursor is nil
+// if it was not the call's own.
+func (x *exchange) progress(m *mcp.Message, cursor []byte) {
 	body, hole := m.WithHole(m.ProgressToken)
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -260,7 +254,7 @@ func (x *exchange) progress(m *mcp.Message) {
 		x.exec.Note("%s", skipped(l))
 		return
 	}
-	if err := x.exec.Emit(call.Event{Kind: call.KindProgress, Body: body, Hole: hole}); err != nil {
+	if err := x.exec.Emit(call.Event{Kind: call.KindProgress, Body: body, Hole: hole, Cursor: cursor}); err != nil {
 		x.abort(err)
 	}
 }

@@ -12,6 +12,9 @@ import (
 
 // call carries one call. ok is false if the process ended before anything left
 // for it: then the call may be sent to the next one.
+//
+// The call has no address: the process is ours and dies with us, so a call that
+// a crash of ours leaves behind ends as interrupted.
 func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a call.Answer, ok bool) {
 	p := w.expect(x)
 	defer w.forget(p)
@@ -134,6 +137,9 @@ func (w *wire) overdue(p *waiter, limit string, l call.Limits) call.Answer {
 func (w *wire) cancelled(ctx context.Context, x *call.Exec, p *waiter) call.Answer {
 	if r, _ := p.got(); r != nil {
 		return w.answer(x, r)
+	}
+	if isLeft(ctx) {
+		return call.Answer{}
 	}
 	reason, asked := "longcall ended the call", false
 	var cause *call.Cause

@@ -55,6 +55,11 @@ func (x *exchange) events(body io.Reader) (a call.Answer, done, news bool, err e
 	r := mcp.NewSSEReader(body, int(x.limit()))
 	for {
 		ev, err := r.Next()
+		var cursor []byte // the id of this event, if it has one of its own
+		if id := r.LastID(); id != "" && id != x.lastID {
+			x.lastID, cursor = id, []byte(id)
+			x.numbered.Store(true)
+		}
 		var long *mcp.LongEvent
 		switch {
 		case errors.As(err, &long):
@@ -65,7 +70,7 @@ func (x *exchange) events(body io.Reader) (a call.Answer, done, news bool, err e
 			x.mu.Lock()
 			x.touch()
 			x.mu.Unlock()
-			x.exec.Note("%s", skipped(x.limit()))
+			x.remark(cursor, "%s", skipped(x.limit()))
 		case err != nil:
 			return a, false, news, err
 		}
@@ -73,28 +78,29 @@ func (x *exchange) events(body io.Reader) (a call.Answer, done, news bool, err e
 		if ev.Comment {
 			continue // life of the connection, not of the work
 		}
-		if id := r.LastID(); id != "" {
-			x.lastID = id
-			x.numbered.Store(true)
-		}
 		if ev.Retry > 0 {
 			x.retry = ev.Retry
 		}
 		// Also a priming event: a server that closes on purpose after it is not
 		// failing, and says itself when to come back (O14).
 		news = true
-		if len(ev.Data) == 0 {
-			continue
+		if len(ev.Data) > 0 {
+			if a, done = x.data(ev.Data, cursor); done {
+				return a, true, true, nil
+			}
 		}
-		m, perr := mcp.Parse(ev.Data)
-		if perr != nil {
-			x.exec.Note("The tool server sent an event that is no JSON-RPC message; it was skipped: %v", perr)
-			continue
-		}
-		if a, done = x.take(&m); done {
-			return a, true, true, nil
-		}
+		x.address(cursor)
 	}
+}
+
+// data takes the data of one event.
+func (x *exchange) data(b, cursor []byte) (a call.Answer, done bool) {
+	m, err := mcp.Parse(b)
+	if err != nil {
+		x.remark(cursor, "The tool server sent an event that is no JSON-RPC message; it was skipped: %v", err)
+		return a, false
+	}
+	return x.take(&m, cursor)
 }
 
 // isAnswer says whether a message that begins like this is the call's answer.
@@ -123,8 +129,9 @@ func (x *exchange) isAnswer(head []byte) bool {
 	}
 }
 
-// take handles one message of the call's stream.
-func (x *exchange) take(m *mcp.Message) (a call.Answer, done bool) {
+// take handles one message of the call's stream. What it emits gets the cursor,
+// the id of the message's event: a process after ours goes on from there.
+func (x *exchange) take(m *mcp.Message, cursor []byte) (a call.Answer, done bool) {
 	switch {
 	case m.Kind == mcp.Response:
 		if sameID(m, x.id) {
@@ -133,12 +140,12 @@ func (x *exchange) take(m *mcp.Message) (a call.Answer, done bool) {
 		return a, false // a replay of another call's (server-everything does this)
 	case m.Kind == mcp.Request:
 		if x.sess.isModern {
-			x.exec.Note("The tool server sent the request %s, which its era of the protocol does not allow; it was ignored.", printable([]byte(m.Method)))
+			x.remark(cursor, "The tool server sent the request %s, which its era of the protocol does not allow; it was ignored.", printable([]byte(m.Method)))
 			return a, false
 		}
 		x.c.tell(x.sess, refusal(m.ID.Of(m.Raw), m.Method))
 		if m.Method != mcp.MethodPing {
-			x.exec.Note("The tool server asked for %s; it was refused, because the agent cannot serve it.", printable([]byte(m.Method)))
+			x.remark(cursor, "The tool server asked for %s; it was refused, because the agent cannot serve it.", printable([]byte(m.Method)))
 		}
 		x.mu.Lock()
 		x.touch()
@@ -147,9 +154,9 @@ func (x *exchange) take(m *mcp.Message) (a call.Answer, done bool) {
 	case m.Method == mcp.MethodProgress:
 		token, _ := mcp.String(m.ProgressToken.Of(m.Raw))
 		if token == x.id {
-			x.progress(m)
+			x.progress(m, cursor)
 		} else if other, ok := x.c.pending.Load(token); ok {
-			other.(*exchange).progress(m)
+			other.(*exchange).progress(m, nil)
 		}
 		return a, false // a token that we never gave is nobody's (O6)
 	case m.Method == mcp.MethodToolsChanged:
@@ -159,7 +166,7 @@ func (x *exchange) take(m *mcp.Message) (a call.Answer, done bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.touch()
-	if err := x.exec.Emit(call.Event{Kind: call.KindMessage, Body: mcp.OneLine(bytes.Clone(m.Raw)), Hole: -1}); err != nil {
+	if err := x.exec.Emit(call.Event{Kind: call.KindMessage, Body: mcp.OneLine(bytes.Clone(m.Raw)), Hole: -1, Cursor: cursor}); err != nil {
 		x.abort(err)
 	}
 	return a, false
@@ -214,15 +221,19 @@ func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) 
 			x.broken, x.resumed = false, true
 			x.mu.Unlock()
 			if !again {
-				x.exec.Note("The tool server's stream broke (%v) and was resumed after the last event.", rootCause(why))
+				x.note("%s", resumedNote(why))
 			}
 			x.c.hooks.Reconnected("resumed")
 			return resp, call.Answer{}
-		case resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusRequestTimeout:
+		case resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusRequestTimeout,
+			resp.StatusCode == http.StatusConflict: // it has not noticed that the last stream broke
 			resp.Body.Close()
 			continue
 		}
 		resp.Body.Close()
+		if resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusBadRequest {
+			x.sess.suspect.Store(true) // it may not know the session: the next call asks first
+		}
 		x.c.hooks.Reconnected("lost")
 		return nil, interrupted("the tool server's stream broke (%v) and it refused to resume it (HTTP %d).", rootCause(why), resp.StatusCode)
 	}
