@@ -35,6 +35,14 @@ func Log(t *testing.T, open func(t testing.TB) call.Log) {
 		{"Gap", gap},
 		{"Unknown", unknown},
 		{"RunningAndRecover", runningAndRecover},
+		{"RunningPlace", runningPlace},
+		{"Adopt", adopt},
+		{"AdoptRefused", adoptRefused},
+		{"AdoptAtOnceByMany", adoptAtOnceByMany},
+		{"Given", givenTo},
+		{"Undelivered", undelivered},
+		{"UndeliveredNewest", undeliveredNewest},
+		{"Owned", owned},
 		{"Deliveries", deliveries},
 		{"ManyAtOnce", manyAtOnce},
 		{"SameAsMemory", sameAsMemory},
@@ -52,6 +60,7 @@ func Record(epoch uint64) *call.Record {
 			PublicTool: "files__work", Era: "2025-11-25", RequestID: "r1",
 			Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 			Request:     []byte(`{"secret":1}`), Arguments: []byte(`{"a":1}`), Digest: "d1",
+			AgentRequest: `"7"`, Idempotency: "k1",
 			Limits: call.Limits{
 				Connect: time.Second, FirstByte: 2 * time.Second, Idle: 3 * time.Second, Total: 4 * time.Second,
 				Message: 5, Call: 6, PerServer: 7, PerPrincipal: 8,
@@ -112,11 +121,14 @@ func wantEvents(t testing.TB, got []call.Event, want ...call.Event) {
 	}
 	for i, g := range got {
 		w := want[i]
-		if g.Seq != w.Seq || g.Kind != w.Kind || !g.Time.Equal(w.Time) || g.Hole != w.Hole || !bytes.Equal(g.Body, w.Body) {
+		if g.Seq != w.Seq || g.Kind != w.Kind || !g.Time.Equal(w.Time) || g.Hole != w.Hole || !bytes.Equal(g.Body, w.Body) || !bytes.Equal(g.Cursor, w.Cursor) {
 			t.Errorf("event %d is %d %s %s hole %d %.100q,\nwant %d %s %s hole %d %.100q", i, g.Seq, g.Kind, g.Time, g.Hole, g.Body, w.Seq, w.Kind, w.Time, w.Hole, w.Body)
 		}
 		if (g.Body == nil) != (w.Body == nil) {
 			t.Errorf("event %d: no body and an empty one are mixed up", i)
+		}
+		if (g.Cursor == nil) != (w.Cursor == nil) {
+			t.Errorf("event %d: no cursor and an empty one are mixed up", i)
 		}
 		if (g.End == nil) != (w.End == nil) || g.End != nil && *g.End != *w.End {
 			t.Errorf("event %d ends with %+v, want %+v", i, g.End, w.End)
@@ -157,7 +169,7 @@ func createThenGet(t *testing.T, l call.Log) {
 	must(t, l.Create(t.Context(), bare, accepted()))
 	got, err = l.Get(t.Context(), bare.ID)
 	must(t, err)
-	if got.Arguments != nil || got.Principal != "" || got.Limits != (call.Limits{}) || !got.Ended.IsZero() || !got.Dispatched.IsZero() || !got.FirstByte.IsZero() {
+	if got.Arguments != nil || got.AgentRequest != "" || got.Idempotency != "" || got.Delivered || got.HandedOff || got.Principal != "" || got.Limits != (call.Limits{}) || !got.Ended.IsZero() || !got.Dispatched.IsZero() || !got.FirstByte.IsZero() {
 		t.Errorf("empty fields came back as %+v", *got)
 	}
 }
@@ -214,6 +226,14 @@ func appendInOrder(t *testing.T, l call.Log) {
 	must(t, l.Create(t.Context(), r, want...))
 	for seq := uint64(2); seq <= 300; seq++ {
 		e := progress(seq, fmt.Sprint("event ", seq))
+		switch seq % 5 {
+		case 1:
+			e.Cursor = []byte(fmt.Sprint("cursor ", seq))
+		case 2:
+			e.Cursor = []byte{}
+		case 3:
+			e.Kind = []call.Kind{call.KindAddress, call.KindAsk, call.KindAnswer}[seq%3]
+		}
 		must(t, l.Append(r.ID, 7, e))
 		want = append(want, e)
 	}

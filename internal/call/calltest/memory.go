@@ -15,19 +15,19 @@ var _ call.Log = (*Memory)(nil)
 // Memory is a Log that lives in memory, for tests: it can fail on demand, and
 // forget what would not have survived a crash.
 type Memory struct {
-	mu         sync.Mutex
-	fail       func(op string) error
-	calls      map[call.ID]*memoryCall
-	order      []call.ID
-	deliveries []call.Delivery
-	durable    int // deliveries that survive a crash
-	alive      map[uint64]bool
+	mu    sync.Mutex
+	fail  func(op string) error
+	calls map[call.ID]*memoryCall
+	order []call.ID
+	alive map[uint64]bool
 }
 
 type memoryCall struct {
-	rec     call.Record
-	events  []call.Event
-	durable int // events that survive a crash
+	rec        call.Record
+	events     []call.Event
+	deliveries []call.Delivery
+	// How many of them survive a crash.
+	durable, durableDeliveries int
 }
 
 // NewMemory makes an empty log.
@@ -35,8 +35,8 @@ func NewMemory() *Memory { return &Memory{calls: map[call.ID]*memoryCall{}} }
 
 // Fail sets a function that every method asks first, with its own name in
 // lower case ("create", "append", "finish", "deliver", "read", "get",
-// "running", "adopt", "undelivered", "owned"). An error of it is what the method returns, and nothing is
-// stored. It is called without locks, so it may block: that is a slow log.
+// "running", "adopt", "undelivered", "owned"). An error of it is what the method returns,
+// and nothing is stored. It is called without locks, so it may block: that is a slow log.
 // nil heals the log.
 func (m *Memory) Fail(f func(op string) error) {
 	m.mu.Lock()
@@ -52,8 +52,8 @@ func (m *Memory) Crash() {
 	for _, c := range m.calls {
 		clear(c.events[c.durable:])
 		c.events = c.events[:c.durable]
+		c.deliveries = c.deliveries[:c.durableDeliveries]
 	}
-	m.deliveries = m.deliveries[:m.durable]
 }
 
 // Sync makes all that was appended survive a crash, as the log's own delay
@@ -66,9 +66,8 @@ func (m *Memory) Sync() {
 
 func (m *Memory) syncLocked() {
 	for _, c := range m.calls {
-		c.durable = len(c.events)
+		c.durable, c.durableDeliveries = len(c.events), len(c.deliveries)
 	}
-	m.durable = len(m.deliveries)
 }
 
 func (m *Memory) ask(ctx context.Context, op string) error {
@@ -184,8 +183,8 @@ func (m *Memory) Deliver(d call.Delivery) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.calls[d.Call] != nil {
-		m.deliveries = append(m.deliveries, d)
+	if c := m.calls[d.Call]; c != nil {
+		c.deliveries = append(c.deliveries, d)
 	}
 }
 
@@ -193,16 +192,11 @@ func (m *Memory) Deliver(d call.Delivery) {
 func (m *Memory) Deliveries(ctx context.Context, id call.ID) ([]call.Delivery, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.calls[id] == nil {
+	c := m.calls[id]
+	if c == nil {
 		return nil, call.ErrUnknown
 	}
-	var list []call.Delivery
-	for _, d := range m.deliveries {
-		if d.Call == id {
-			list = append(list, d)
-		}
-	}
-	return list, nil
+	return slices.Clone(c.deliveries), nil
 }
 
 // Read implements call.Log.
@@ -246,26 +240,18 @@ func (m *Memory) Get(ctx context.Context, id call.ID) (*call.Record, error) {
 	if c == nil {
 		return nil, call.ErrUnknown
 	}
-	r := m.record(c)
-	return &r, nil
-}
-
-// record is the call's record with its deliveries; m.mu is held.
-func (m *Memory) record(c *memoryCall) call.Record {
 	r := c.record()
-	for _, d := range m.deliveries {
-		if d.Call == r.ID {
-			r.Delivered = r.Delivered || d.How == call.Delivered || d.How == call.Replayed
-			r.HandedOff = r.HandedOff || d.How == call.HandedOff
-		}
-	}
-	return r
+	return &r, nil
 }
 
 // record is the call's record; what it does not say while the call runs is
 // taken from the events.
 func (c *memoryCall) record() call.Record {
 	r := c.rec
+	for _, d := range c.deliveries {
+		r.Delivered = r.Delivered || d.How == call.Delivered || d.How == call.Replayed
+		r.HandedOff = r.HandedOff || d.How == call.HandedOff
+	}
 	if r.End.Outcome != call.Running {
 		return r
 	}
@@ -290,7 +276,7 @@ func (m *Memory) Running(ctx context.Context, epoch uint64) ([]call.Record, erro
 	var records []call.Record
 	for _, id := range m.order {
 		if c := m.calls[id]; c.rec.End.Outcome == call.Running && c.rec.Epoch < epoch {
-			r := m.record(c)
+			r := c.record()
 			r.Alive = m.alive[r.Epoch]
 			for _, e := range c.events {
 				if e.Kind == call.KindAddress {
@@ -332,6 +318,9 @@ func (m *Memory) Adopt(ctx context.Context, r *call.Record, from uint64) error {
 	return nil
 }
 
+// undeliveredAmong is how many of the last calls Undelivered looks at.
+const undeliveredAmong = 100_000
+
 // Undelivered implements call.Log.
 func (m *Memory) Undelivered(ctx context.Context, since time.Time, max int) ([]call.Record, error) {
 	if err := m.ask(ctx, "undelivered"); err != nil {
@@ -340,8 +329,8 @@ func (m *Memory) Undelivered(ctx context.Context, since time.Time, max int) ([]c
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var records []call.Record
-	for i := len(m.order) - 1; i >= 0 && len(records) < max; i-- {
-		r := m.record(m.calls[m.order[i]])
+	for i := len(m.order) - 1; i >= 0 && len(m.order)-i <= undeliveredAmong && len(records) < max; i-- {
+		r := m.calls[m.order[i]].record()
 		switch {
 		case r.End.Outcome == call.Running || r.Ended.Before(since):
 			continue
@@ -363,14 +352,15 @@ func (m *Memory) Owned(ctx context.Context, principal string, before call.ID, ma
 	defer m.mu.Unlock()
 	end := len(m.order)
 	if before != "" {
-		if end = slices.Index(m.order, before); end < 0 {
+		if c := m.calls[before]; c == nil || c.rec.Principal != principal {
 			return nil, call.ErrUnknown
 		}
+		end = slices.Index(m.order, before)
 	}
 	var records []call.Record
 	for i := end - 1; i >= 0 && len(records) < max; i-- {
 		if c := m.calls[m.order[i]]; c.rec.Principal == principal {
-			records = append(records, m.record(c))
+			records = append(records, c.record())
 		}
 	}
 	return records, nil

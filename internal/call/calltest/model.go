@@ -1,7 +1,10 @@
 package calltest
 
 import (
+	"bytes"
 	"errors"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -16,6 +19,12 @@ func sameAsMemory(t *testing.T, l call.Log) {
 	ctx := t.Context()
 	rapid.Check(t, func(t *rapid.T) {
 		memory := NewMemory()
+		principal := string(call.NewID()) // the log has calls of earlier rounds
+		newRecord := func() *call.Record {
+			r := Record(7)
+			r.Principal, r.Idempotency = principal, rapid.SampledFrom([]string{"", "key"}).Draw(t, "key")
+			return r
+		}
 		var records []*call.Record
 		seqs := map[call.ID]uint64{}
 		bodyOf := func(t *rapid.T) []byte {
@@ -23,7 +32,7 @@ func sameAsMemory(t *testing.T, l call.Log) {
 		}
 		pick := func(t *rapid.T) *call.Record {
 			if len(records) == 0 || rapid.IntRange(0, 30).Draw(t, "stranger") == 0 {
-				return Record(7)
+				return newRecord()
 			}
 			return rapid.SampledFrom(records).Draw(t, "call")
 		}
@@ -32,7 +41,22 @@ func sameAsMemory(t *testing.T, l call.Log) {
 		seqOf := func(t *rapid.T, r *call.Record) uint64 {
 			return uint64(max(0, int(seqs[r.ID])+rapid.SampledFrom([]int{1, 1, 1, 1, 1, 1, 0, -1, 2, 5}).Draw(t, "step")))
 		}
-		epochOf := func(t *rapid.T) uint64 { return rapid.SampledFrom([]uint64{7, 7, 7, 7, 7, 7, 6, 8}).Draw(t, "epoch") }
+		// epochOf is mostly the owner's.
+		epochOf := func(t *rapid.T, r *call.Record) uint64 {
+			return r.Epoch + rapid.SampledFrom([]uint64{1, 1, 1, 1, 1, 1, 0, 2}).Draw(t, "epoch") - 1
+		}
+		same := func(t *rapid.T, what string, got, want []call.Record) {
+			got = slices.DeleteFunc(got, func(r call.Record) bool { return r.Principal != principal })
+			if len(got) != len(want) {
+				t.Fatalf("%s: %d calls, memory has %d", what, len(got), len(want))
+			}
+			for i := range got {
+				g, w := got[i], want[i]
+				if g.ID != w.ID || !sameRecord(&g, &w) {
+					t.Fatalf("%s: call %d is %+v,\nmemory has %+v", what, i, g, w)
+				}
+			}
+		}
 		alike := func(t *rapid.T, what string, got, want error) bool {
 			if class(got) != class(want) {
 				t.Fatalf("%s: %v, but memory says %v", what, got, want)
@@ -41,7 +65,7 @@ func sameAsMemory(t *testing.T, l call.Log) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"create": func(t *rapid.T) {
-				r := Record(7)
+				r := newRecord()
 				events := []call.Event{accepted()}
 				if rapid.Bool().Draw(t, "more") {
 					events = append(events, progress(2, "x"))
@@ -60,7 +84,10 @@ func sameAsMemory(t *testing.T, l call.Log) {
 			"append": func(t *rapid.T) {
 				r := pick(t)
 				e := call.Event{Seq: seqOf(t, r), Kind: call.KindMessage, Time: now(), Hole: -1, Body: bodyOf(t)}
-				epoch := epochOf(t)
+				if rapid.Bool().Draw(t, "place") {
+					e.Kind, e.Cursor = call.KindAddress, []byte(strconv.Itoa(int(e.Seq)))
+				}
+				epoch := epochOf(t, r)
 				if alike(t, "append", l.Append(r.ID, epoch, e), memory.Append(r.ID, epoch, e)) {
 					seqs[r.ID] = e.Seq
 				}
@@ -70,7 +97,10 @@ func sameAsMemory(t *testing.T, l call.Log) {
 				e := end(seqOf(t, r))
 				e.Body = bodyOf(t)
 				f := finished(r, e)
-				f.Epoch = epochOf(t)
+				f.Epoch = epochOf(t, r)
+				if rapid.Bool().Draw(t, "dispatched") {
+					f.Dispatched = e.Time
+				}
 				if alike(t, "finish", l.Finish(ctx, f, e), memory.Finish(ctx, f, e)) {
 					seqs[r.ID] = e.Seq
 				}
@@ -100,14 +130,50 @@ func sameAsMemory(t *testing.T, l call.Log) {
 				if !alike(t, "get", err, wantErr) {
 					return
 				}
-				if got.Seq != want.Seq || got.Missing != want.Missing || got.Bytes != want.Bytes || got.End != want.End || !got.Ended.Equal(want.Ended) {
+				if !sameRecord(got, want) {
 					t.Fatalf("get: %+v,\nmemory has %+v", *got, *want)
 				}
 			},
 			"deliver": func(t *rapid.T) {
-				d := call.Delivery{Call: pick(t).ID, How: call.Slow, Attached: time.Now(), Ended: time.Now()}
+				how := rapid.SampledFrom([]call.How{call.Delivered, call.AbortedDownstream, call.HandedOff, call.Replayed, call.Slow, call.ShutDown}).Draw(t, "how")
+				d := call.Delivery{Call: pick(t).ID, How: how, Attached: time.Now(), Ended: time.Now()}
 				l.Deliver(d)
 				memory.Deliver(d)
+			},
+			"adopt": func(t *rapid.T) {
+				r := pick(t)
+				a, from := *r, epochOf(t, r)
+				a.Epoch = rapid.Uint64Range(6, 12).Draw(t, "to")
+				if alike(t, "adopt", l.Adopt(ctx, &a, from), memory.Adopt(ctx, &a, from)) {
+					r.Epoch = a.Epoch
+				}
+			},
+			"running": func(t *rapid.T) {
+				epoch := rapid.Uint64Range(6, 13).Draw(t, "epoch")
+				got, err := l.Running(ctx, epoch)
+				want, wantErr := memory.Running(ctx, epoch)
+				if alike(t, "running", err, wantErr) {
+					same(t, "running", got, want)
+				}
+			},
+			"undelivered": func(t *rapid.T) {
+				got, err := l.Undelivered(ctx, time.Time{}, 1<<20)
+				want, wantErr := memory.Undelivered(ctx, time.Time{}, 1<<20)
+				if alike(t, "undelivered", err, wantErr) {
+					same(t, "undelivered", got, want)
+				}
+			},
+			"owned": func(t *rapid.T) {
+				before := call.ID("")
+				if rapid.Bool().Draw(t, "page") {
+					before = pick(t).ID
+				}
+				max := rapid.SampledFrom([]int{0, 1, 3, 100}).Draw(t, "max")
+				got, err := l.Owned(ctx, principal, before, max)
+				want, wantErr := memory.Owned(ctx, principal, before, max)
+				if alike(t, "owned", err, wantErr) {
+					same(t, "owned", got, want)
+				}
 			},
 		})
 		for _, r := range records { // none must run into the next round
@@ -115,6 +181,13 @@ func sameAsMemory(t *testing.T, l call.Log) {
 			_ = l.Finish(ctx, finished(r, e), e)
 		}
 	})
+}
+
+// sameRecord says whether two logs say the same of a call.
+func sameRecord(a, b *call.Record) bool {
+	return a.Seq == b.Seq && a.Missing == b.Missing && a.Bytes == b.Bytes && a.End == b.End && a.Ended.Equal(b.Ended) &&
+		a.Dispatched.Equal(b.Dispatched) && a.Epoch == b.Epoch && a.Delivered == b.Delivered && a.HandedOff == b.HandedOff &&
+		a.Idempotency == b.Idempotency && bytes.Equal(a.Address, b.Address) && bytes.Equal(a.Cursor, b.Cursor)
 }
 
 // class is what callers can tell of an error.

@@ -7,10 +7,10 @@ type kept struct {
 	bytes  int64
 	// head is the seq of the last event of the first quarter, 0 while that
 	// is not full. What comes after it is counted in chunks, oldest first.
-	head   uint64
-	chunks []chunk
-	open   chunk  // the newest, not in chunks yet
-	gone   uint64 // seq of the last event that was deleted
+	head    uint64
+	chunks  []chunk
+	open    chunk  // the newest, not in chunks yet
+	address uint64 // seq of the last KindAddress
 }
 
 // chunk is a number of events side by side.
@@ -46,19 +46,20 @@ func (w *writer) cap(run *run, seq uint64) error {
 		k.chunks = append(k.chunks, k.open)
 		k.open = chunk{}
 	}
-	last := uint64(0)
+	last, n := uint64(0), 0
 	for len(k.chunks) > 0 && (k.events > maxN || k.bytes > maxB) {
 		c := k.chunks[0]
 		k.chunks = k.chunks[1:]
 		k.events -= c.n
 		k.bytes -= c.bytes
 		last = c.last
+		n += c.n
 	}
 	if last == 0 {
 		return nil
 	}
-	first := max(k.head, k.gone) + 1
-	k.gone = last
-	_, err := w.deleteEvents(run.n, first, last)
+	// Where the call can be found again is kept, until there is a newer one.
+	deleted, err := w.deleteEvents(run.n, k.head+1, last, k.address)
+	k.events += n - deleted
 	return err
 }

@@ -272,6 +272,9 @@ func (j *Journal) endLocked(o *op, err error) {
 	if o.run != nil {
 		o.run.pending--
 	}
+	if o.kind == opDeliver {
+		j.delivers--
+	}
 	w := o.wait
 	if w == nil {
 		return
@@ -284,6 +287,12 @@ func (j *Journal) endLocked(o *op, err error) {
 	switch {
 	case err != nil:
 		j.undoLocked(o)
+	case o.kind == opAdopt:
+		o.run.epoch, o.run.adopted = w.rec.Epoch, false
+		if o.run.stranger {
+			o.run.stranger, o.run.seq = false, w.last
+			j.runs[o.run.id] = o.run
+		}
 	case o.kind == opFinish, o.kind == opCreate && o.run.ended:
 		delete(j.runs, o.run.id)
 	case o.kind == opCreate && w.abandoned:

@@ -98,20 +98,21 @@ type Journal struct {
 	wal    wal
 	chores chan struct{} // calls the maintainer
 
-	mu      sync.Mutex
-	queue   []op
-	other   []op      // the queue's other buffer
-	queued  int64     // bytes
-	since   time.Time // when the oldest op of the queue came
-	urgent  bool      // the queue has an op that somebody waits for
-	timer   *time.Timer
-	armed   bool          // the timer runs
-	room    chan struct{} // closed when the full queue has room again; nil if nobody waits
-	runs    map[call.ID]*run
-	recents map[call.ID]int64 // numbers of calls that are not in ids yet
-	next    int64             // number of the next call
-	closed  bool
-	stats   Stats
+	mu       sync.Mutex
+	queue    []op
+	other    []op      // the queue's other buffer
+	queued   int64     // bytes
+	since    time.Time // when the oldest op of the queue came
+	urgent   bool      // the queue has an op that somebody waits for
+	timer    *time.Timer
+	armed    bool          // the timer runs
+	room     chan struct{} // closed when the full queue has room again; nil if nobody waits
+	runs     map[call.ID]*run
+	recents  map[call.ID]int64 // numbers of calls that are not in ids yet
+	next     int64             // number of the next call
+	delivers int               // deliveries in the queue or being written
+	closed   bool
+	stats    Stats
 
 	failed    error         // why nothing can be written; nil if it can
 	pause     time.Duration // before the next try

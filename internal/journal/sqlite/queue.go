@@ -18,6 +18,7 @@ const (
 	// The rest is urgent: somebody waits.
 	opCreate
 	opFinish
+	opAdopt
 	opTask  // something the journal does for itself, such as retention
 	opFlush // nothing but the commit
 )
@@ -39,7 +40,9 @@ const opCost = 200
 
 // waiter is somebody who waits for an op.
 type waiter struct {
-	rec    call.Record  // opCreate, opFinish
+	rec    call.Record  // opCreate, opFinish, opAdopt
+	from   uint64       // opAdopt: the earlier owner's epoch
+	last   uint64       // opAdopt: seq of the call's last event
 	events []call.Event // opCreate
 	task   func(*writer) error
 	err    error // what is wrong with this op alone
@@ -50,22 +53,30 @@ type waiter struct {
 	abandoned bool // nobody waits any more
 }
 
-// run is a call that this journal created and that has not ended.
+// run is a call that this journal created or adopted and that has not ended.
 type run struct {
-	n     int64
-	id    call.ID
-	epoch uint64
+	n  int64
+	id call.ID
 	// Guarded by Journal.mu:
+	epoch   uint64
+	adopted bool   // an Adopt is on its way
 	seq     uint64 // of the last event that was taken
 	pending int    // ops in the queue or being written
 	ended   bool   // a Finish is on its way
 	// Owned by the writer:
-	kept  kept
-	saved kept   // kept before the batch, to go back to if it fails
-	batch uint64 // that touched the run last
+	stranger bool // of an earlier owner: n and kept are as met last
+	kept     kept
+	saved    kept   // kept before the batch, to go back to if it fails
+	batch    uint64 // that touched the run last
 }
 
 func newRun(r *call.Record) *run { return &run{id: r.ID, epoch: r.Epoch} }
+
+func newStranger(r *call.Record) *run {
+	run := newRun(r)
+	run.stranger = true
+	return run
+}
 
 // enqueueLocked adds an op to the queue. An urgent one must be followed by
 // await; for others, the timer sees to it that they get written.
@@ -183,6 +194,8 @@ func (j *Journal) undoLocked(o *op) {
 		delete(j.recents, o.run.id)
 	case opFinish:
 		o.run.ended = false
+	case opAdopt:
+		o.run.adopted = false
 	}
 }
 
@@ -224,14 +237,14 @@ func (j *Journal) Create(ctx context.Context, r *call.Record, events ...call.Eve
 
 // Append implements call.Log.
 func (j *Journal) Append(id call.ID, epoch uint64, e call.Event) error {
-	o := op{kind: opAppend, ev: e, cost: int64(opCost + len(e.Body))}
+	o := op{kind: opAppend, ev: e, cost: int64(opCost + len(e.Body) + len(e.Cursor))}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	run := j.runs[id]
 	switch {
 	case j.closed:
 		return errClosed
-	case run == nil || run.ended || run.epoch != epoch:
+	case run == nil || run.ended || run.adopted || run.epoch != epoch:
 		return call.ErrNotRunning
 	case e.Seq <= run.seq || e.Seq > maxSeq:
 		return fmt.Errorf("append to call %s: seq %d follows %d", id, e.Seq, run.seq)
@@ -253,19 +266,20 @@ func (j *Journal) Finish(ctx context.Context, r *call.Record, e call.Event) erro
 	j.mu.Lock()
 	run := j.runs[r.ID]
 	if run == nil { // of an earlier owner, or ended: the writer finds out
-		run = newRun(r)
+		run = newStranger(r)
 	}
+	known := j.runs[r.ID] != nil
 	switch {
-	case run.ended || run.epoch != r.Epoch:
+	case run.ended || run.adopted || run.epoch != r.Epoch:
 		j.mu.Unlock()
 		return call.ErrNotRunning
-	case run.n != 0 && e.Seq <= run.seq || e.Seq > maxSeq:
+	case known && e.Seq <= run.seq || e.Seq > maxSeq:
 		j.mu.Unlock()
 		return fmt.Errorf("finish call %s: seq %d follows %d", r.ID, e.Seq, run.seq)
 	}
 	run.ended = true
 	var err error
-	if run.n != 0 && len(e.Body) >= j.opt.Spill {
+	if known && len(e.Body) >= j.opt.Spill {
 		// Written here, so that nobody else waits for it.
 		j.mu.Unlock()
 		o.file, err = int64(len(e.Body)), j.blobs.write(run.n, e.Seq, e.Body)
@@ -295,7 +309,12 @@ func (j *Journal) Deliver(d call.Delivery) {
 		j.stats.Dropped++
 		return
 	}
-	o.n = j.recents[d.Call]
+	if o.n = j.recents[d.Call]; o.n == 0 {
+		if run := j.runs[d.Call]; run != nil {
+			o.n = run.n
+		}
+	}
+	j.delivers++
 	j.enqueueLocked(o)
 }
 

@@ -31,6 +31,7 @@ func newPool(path string, cli bool) *pool {
 type reader struct {
 	c                             *conn
 	find, scan, head, events, sum *stmt
+	given, place                  *stmt
 	used                          time.Time
 }
 
@@ -38,7 +39,8 @@ type reader struct {
 const callColumns = `c.n, c.id, c.epoch, c.started, c.accepted, c.principal, c.server, c.tool, c.public_tool, c.session, c.client, c.era,
 	c.request_id, c.traceparent, c.digest, c.limits, c.arguments,
 	e.outcome, e.tool_error, e.code, e.ended_by, e.end_limit, e.end_text,
-	e.seq, e.ended, e.dispatched, e.first_byte, e.missing, e.bytes FROM calls c LEFT JOIN ends e ON e.n = c.n`
+	e.seq, e.ended, e.dispatched, e.first_byte, e.missing, e.bytes,
+	c.agent_request, c.idempotency FROM calls c LEFT JOIN ends e ON e.n = c.n`
 
 func newReader(path string, flags int32) (*reader, error) {
 	c, err := openConn(path, flags)
@@ -52,8 +54,11 @@ func newReader(path string, flags int32) (*reader, error) {
 			{&r.find, findSQL},
 			{&r.scan, "SELECT n FROM calls WHERE n > (SELECT indexed FROM owner) AND id = ?1"},
 			{&r.head, "SELECT " + callColumns + " WHERE c.n = ?1"},
-			{&r.events, "SELECT key, kind, at, hole, body, file FROM events WHERE key BETWEEN ?1 AND ?2 ORDER BY key"},
+			{&r.events, "SELECT key, kind, at, hole, body, file, cursor FROM events WHERE key BETWEEN ?1 AND ?2 ORDER BY key"},
 			{&r.sum, "SELECT count(*), max(key), sum(coalesce(file, length(body))), max(CASE WHEN kind = 2 THEN at END) FROM events WHERE key BETWEEN ?1 AND ?2"},
+			{&r.given, "SELECT max(how IN (1, 4)), max(how = 3) FROM deliveries WHERE key BETWEEN ?1 << 16 AND (?1 << 16) + 65535"},
+			// typeof looks at no more of a row than its head.
+			{&r.place, "SELECT max(CASE WHEN kind = 3 THEN key END), max(CASE WHEN typeof(cursor) <> 'null' THEN key END) FROM events WHERE key BETWEEN ?1 AND ?2"},
 		})
 	}
 	if err != nil {
@@ -89,7 +94,7 @@ func (p *pool) with(ctx context.Context, f func(*reader) error) error {
 		}
 	}
 	err := f(r)
-	for _, s := range []*stmt{r.find, r.scan, r.head, r.events, r.sum} {
+	for _, s := range []*stmt{r.find, r.scan, r.head, r.events, r.sum, r.given, r.place} {
 		s.reset()
 	}
 	r.used = time.Now()
@@ -220,17 +225,28 @@ func (r *reader) read(b *blobs, id call.ID, n int64, after uint64, max int) (eve
 		ev.Kind = call.Kind(r.events.colInt(1))
 		ev.Time = unstamp(r.events.colInt(2))
 		ev.Hole = int(r.events.colInt(3))
-		if r.events.colNull(5) {
-			ev.Body = r.events.colBlob(4)
-		} else if ev.Body, err = b.read(file{n, ev.Seq}, r.events.colInt(5)); err != nil {
-			return nil, fmt.Errorf("%w: the body of event %d of call %s is lost: %w", call.ErrGap, ev.Seq, id, err)
+		if ev.Body, err = r.body(b, id, n, ev.Seq); err != nil {
+			return nil, err
 		}
+		ev.Cursor = r.events.colBlob(6)
 		if ev.Kind == call.KindEnd {
 			ev.End = new(endOf(h))
 		}
 		add(ev)
 	}
 	return events, nil
+}
+
+// body gives the body of the event that r.events stands at.
+func (r *reader) body(b *blobs, id call.ID, n int64, seq uint64) ([]byte, error) {
+	if r.events.colNull(5) {
+		return r.events.colBlob(4), nil
+	}
+	body, err := b.read(file{n, seq}, r.events.colInt(5))
+	if err != nil {
+		return nil, fmt.Errorf("%w: the body of event %d of call %s is lost: %w", call.ErrGap, seq, id, err)
+	}
+	return body, nil
 }
 
 // endOf takes an End from a row of callColumns.
@@ -250,14 +266,21 @@ func (j *Journal) Get(ctx context.Context, id call.ID) (*call.Record, error) {
 	if err := j.barrier(ctx, id); err != nil {
 		return nil, err
 	}
+	queued, err := j.noteDeliveries(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var rec *call.Record
 	n := j.recent(id)
-	err := j.pool.with(ctx, func(r *reader) (err error) {
+	err = j.pool.with(ctx, func(r *reader) (err error) {
 		if n, err = r.open(id, n); err == nil {
 			rec, err = r.record(r.head)
 		}
 		return err
 	})
+	if err == nil {
+		queued.show(rec)
+	}
 	return rec, err
 }
 
@@ -276,9 +299,16 @@ func (r *reader) record(s *stmt) (*call.Record, error) {
 			Session: s.colText(9), Client: s.colText(10), Era: s.colText(11),
 			RequestID: s.colText(12), Traceparent: s.colText(13), Digest: s.colText(14),
 			Limits: limits, Arguments: s.colBlob(16),
+			AgentRequest: s.colText(29), Idempotency: s.colText(30),
 		},
 		Epoch: uint64(s.colInt(2)), Started: unstamp(s.colInt(3)),
 	}
+	r.given.int(1, n)
+	if _, err := r.given.step(); err != nil {
+		return nil, err
+	}
+	rec.Delivered, rec.HandedOff = r.given.colInt(0) != 0, r.given.colInt(1) != 0
+	r.given.reset()
 	if !s.colNull(17) {
 		rec.End = endOf(s)
 		if rec.End.Outcome == call.Denied {
@@ -303,32 +333,4 @@ func (r *reader) record(s *stmt) (*call.Record, error) {
 	rec.Missing, rec.Bytes = rec.Seq-events, uint64(r.sum.colInt(2))
 	rec.Dispatched = unstamp(r.sum.colInt(3))
 	return rec, nil
-}
-
-// Running implements call.Log.
-func (j *Journal) Running(ctx context.Context, epoch uint64) ([]call.Record, error) {
-	if err := j.flush(ctx); err != nil {
-		return nil, err
-	}
-	var records []call.Record
-	err := j.pool.with(ctx, func(r *reader) error {
-		s, err := r.c.prepare("SELECT " + callColumns + " WHERE c.n >= (SELECT low FROM owner) AND e.n IS NULL AND c.epoch < ?1 ORDER BY c.n")
-		if err != nil {
-			return err
-		}
-		defer r.c.drop(s)
-		s.int(1, int64(epoch))
-		for {
-			ok, err := s.step()
-			if err != nil || !ok {
-				return err
-			}
-			rec, err := r.record(s)
-			if err != nil {
-				return err
-			}
-			records = append(records, *rec)
-		}
-	})
-	return records, err
 }

@@ -156,7 +156,7 @@ func (m *maintainer) deleteLong(ctx context.Context, v *victim) error {
 		}
 		deleted := 0
 		err = m.j.do(ctx, opTask, func(w *writer) (err error) {
-			deleted, err = w.deleteEvents(v.n, 0, uint64(last&maxSeq))
+			deleted, err = w.deleteEvents(v.n, 0, uint64(last&maxSeq), 0)
 			return err
 		})
 		if err != nil {

@@ -27,7 +27,7 @@ type writer struct {
 
 	begin, commit, rollback     *stmt
 	create, end, event, deliver *stmt
-	find, epoch, count          *stmt
+	find, epoch, count, adopt   *stmt
 	index, indexedAs            *stmt
 	indexed, low                *stmt
 	holeFiles, holeEvents       *stmt
@@ -72,21 +72,23 @@ func (w *writer) prepare() error {
 		{&w.commit, "COMMIT"},
 		{&w.rollback, "ROLLBACK"},
 		{&w.create, `INSERT INTO calls (n, id, epoch, started, accepted, principal, server, tool, public_tool, session, client, era,
-			request_id, traceparent, digest, limits, arguments) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)`},
+			request_id, traceparent, digest, limits, arguments, agent_request, idempotency)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)`},
 		{&w.end, `INSERT INTO ends (n, seq, outcome, ended, dispatched, first_byte, missing, bytes, tool_error, code, ended_by, end_limit, end_text)
 			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)`},
-		{&w.event, "INSERT INTO events (key, kind, at, hole, body, file) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"},
+		{&w.event, "INSERT INTO events (key, kind, at, hole, body, file, cursor) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"},
 		{&w.deliver, `INSERT INTO deliveries (key, kind, how, era, attached, first_byte, ended, bytes, events, dropped)
 			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`},
 		{&w.find, findSQL},
 		{&w.epoch, "SELECT epoch, accepted IS NOT NULL, EXISTS (SELECT 1 FROM ends WHERE ends.n = calls.n) FROM calls WHERE n = ?1"},
-		{&w.count, "SELECT count(*), max(key) FROM events WHERE key BETWEEN ?1 << 28 AND (?1 << 28) + 268435455"},
+		{&w.adopt, "UPDATE calls SET epoch = ?2 WHERE n = ?1 AND epoch = ?3 AND NOT EXISTS (SELECT 1 FROM ends WHERE ends.n = ?1)"},
+		{&w.count, "SELECT count(*), max(key), sum(coalesce(file, length(body))) FROM events WHERE key BETWEEN ?1 << 28 AND (?1 << 28) + 268435455"},
 		{&w.index, "INSERT INTO ids (h, n) VALUES (?1, ?2)"},
 		{&w.indexedAs, "SELECT n FROM ids WHERE h = ?1"},
 		{&w.indexed, "UPDATE owner SET indexed = ?1 WHERE id = 1"},
 		{&w.low, "UPDATE owner SET low = ?1 WHERE id = 1"},
-		{&w.holeFiles, "SELECT key FROM events WHERE key BETWEEN ?1 AND ?2 AND file IS NOT NULL"},
-		{&w.holeEvents, "DELETE FROM events WHERE key BETWEEN ?1 AND ?2"},
+		{&w.holeFiles, "SELECT key FROM events WHERE key BETWEEN ?1 AND ?2 AND file IS NOT NULL AND key <> ?3"},
+		{&w.holeEvents, "DELETE FROM events WHERE key BETWEEN ?1 AND ?2 AND key <> ?3"},
 		{&w.forgetCall, "DELETE FROM calls WHERE n = ?1"},
 		{&w.forgetEnd, "DELETE FROM ends WHERE n = ?1"},
 		{&w.forgetID, "DELETE FROM ids WHERE h BETWEEN ?1 AND ?2 AND n = ?3"},
@@ -181,6 +183,8 @@ func (w *writer) apply(o *op) error {
 		return w.cap(o.run, o.ev.Seq)
 	case opFinish:
 		return w.applyFinish(o)
+	case opAdopt:
+		return w.applyAdopt(o)
 	case opDeliver:
 		return w.applyDeliver(o.d, o.n)
 	case opTask:
@@ -217,6 +221,8 @@ func (w *writer) applyCreate(o *op) error {
 	var buf [256]byte
 	s.bytesAsText(16, appendLimits(buf[:0], r.Limits))
 	s.blob(17, r.Arguments)
+	s.text(18, r.AgentRequest)
+	s.text(19, r.Idempotency)
 	if err := s.run(); err != nil {
 		return err
 	}
@@ -241,9 +247,13 @@ func inRow(ev *call.Event) bool {
 func (w *writer) applyFinish(o *op) error {
 	run, r := o.run, &o.wait.rec
 	w.touch(run)
-	if run.n == 0 {
-		if err := w.adopt(run, r, o.ev.Seq); err != nil {
+	if run.stranger {
+		last, err := w.meet(run, r.Epoch)
+		if err != nil {
 			return err
+		}
+		if o.ev.Seq <= last {
+			return &singleError{fmt.Errorf("finish call %s: seq %d follows %d", r.ID, o.ev.Seq, last)}
 		}
 	}
 	run.kept.events++ // the end itself
@@ -253,35 +263,6 @@ func (w *writer) applyFinish(o *op) error {
 		return err
 	}
 	return w.insert(run, &o.ev, o.file)
-}
-
-// adopt finds a call that this journal did not create, to be ended with an
-// event of that seq.
-func (w *writer) adopt(run *run, r *call.Record, seq uint64) error {
-	n, err := w.lookup(r.ID)
-	if err != nil {
-		return err
-	}
-	w.epoch.int(1, n)
-	ok, err := w.epoch.step()
-	if err != nil {
-		return err
-	}
-	defer w.epoch.reset()
-	if !ok || uint64(w.epoch.colInt(0)) != r.Epoch || w.epoch.colInt(2) != 0 {
-		return call.ErrNotRunning
-	}
-	w.count.int(1, n)
-	if _, err := w.count.step(); err != nil {
-		return err
-	}
-	defer w.count.reset()
-	accepted := w.epoch.colInt(1)
-	if last := max(uint64(accepted), uint64(w.count.colInt(1)&maxSeq)); seq <= last {
-		return &singleError{fmt.Errorf("finish call %s: seq %d follows %d", r.ID, seq, last)}
-	}
-	run.n, run.kept.events = n, int(accepted+w.count.colInt(0))
-	return nil
 }
 
 // applyEnd notes how the call ended, if it has not.
@@ -352,11 +333,15 @@ func (w *writer) insert(run *run, ev *call.Event, file int64) error {
 	} else {
 		s.null(6)
 	}
+	s.blob(7, ev.Cursor)
 	if err := s.run(); err != nil {
 		return err
 	}
 	w.touch(run)
 	run.kept.add(ev.Seq, int64(len(body))+file)
+	if ev.Kind == call.KindAddress {
+		run.kept.address = ev.Seq
+	}
 	return nil
 }
 
@@ -406,7 +391,7 @@ func (w *writer) applyDeliver(d *call.Delivery, n int64) error {
 
 // forget deletes a call. Its events should be few by now.
 func (w *writer) forget(n int64, id call.ID) error {
-	if _, err := w.deleteEvents(n, 0, maxSeq); err != nil {
+	if _, err := w.deleteEvents(n, 0, maxSeq, 0); err != nil {
 		return err
 	}
 	h := idNumber(string(id))
@@ -425,12 +410,13 @@ func (w *writer) forget(n int64, id call.ID) error {
 	return nil
 }
 
-// deleteEvents deletes the events of a call with seq from first to last; the
-// files of their bodies go after the commit.
-func (w *writer) deleteEvents(n int64, first, last uint64) (int, error) {
+// deleteEvents deletes the events of a call with seq from first to last, but
+// for the one with seq spare; the files of their bodies go after the commit.
+func (w *writer) deleteEvents(n int64, first, last, spare uint64) (int, error) {
 	from, to := n<<seqBits|int64(first), n<<seqBits|int64(last)
 	w.holeFiles.int(1, from)
 	w.holeFiles.int(2, to)
+	w.holeFiles.int(3, n<<seqBits|int64(spare))
 	for w.j.blobs.bytes.Load() > 0 {
 		ok, err := w.holeFiles.step()
 		if err != nil {
@@ -443,6 +429,7 @@ func (w *writer) deleteEvents(n int64, first, last uint64) (int, error) {
 	}
 	w.holeEvents.int(1, from)
 	w.holeEvents.int(2, to)
+	w.holeEvents.int(3, n<<seqBits|int64(spare))
 	if err := w.holeEvents.run(); err != nil {
 		return 0, err
 	}
