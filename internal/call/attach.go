@@ -166,7 +166,7 @@ func (e *Engine) settle(c *Call) {
 	switch {
 	case !ok:
 	case c.rec.Idempotency != "":
-		want = true
+		want = !c.ended || !c.rec.Dispatched.IsZero() && time.Since(c.rec.Ended) <= e.opt.Window
 	case c.ended:
 		want = !c.rec.Delivered && c.rec.replayable() && time.Since(c.rec.Ended) <= e.opt.Window
 	default:

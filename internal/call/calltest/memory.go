@@ -365,3 +365,19 @@ func (m *Memory) Owned(ctx context.Context, principal string, before call.ID, ma
 	}
 	return records, nil
 }
+
+// CopyTo makes other hold what would be left of this log if the process were
+// killed now, but for what Crash would take besides.
+func (m *Memory) CopyTo(other *Memory) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	other.mu.Lock()
+	defer other.mu.Unlock()
+	for id, c := range m.calls {
+		other.calls[id] = &memoryCall{
+			rec: c.rec, events: slices.Clone(c.events), deliveries: slices.Clone(c.deliveries),
+			durable: len(c.events), durableDeliveries: len(c.deliveries),
+		}
+	}
+	other.order = slices.Clone(m.order)
+}

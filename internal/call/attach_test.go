@@ -1,0 +1,479 @@
+package call_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/call/calltest"
+)
+
+// tool is a runner whose calls end when they are told to; it counts how often
+// each set of arguments was dispatched.
+type tool struct {
+	mu    sync.Mutex
+	runs  map[string]int
+	ends  map[string]chan call.Answer
+	heard []string // digests that were cancelled
+}
+
+func newTool() *tool { return &tool{runs: map[string]int{}, ends: map[string]chan call.Answer{}} }
+
+func (r *tool) end(digest string) chan call.Answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ends[digest] == nil {
+		r.ends[digest] = make(chan call.Answer)
+	}
+	return r.ends[digest]
+}
+
+func (r *tool) Run(ctx context.Context, x *call.Exec) call.Answer {
+	if x.Resume == nil {
+		if err := x.Dispatched(); err != nil {
+			return call.Answer{}
+		}
+		r.mu.Lock()
+		r.runs[x.Spec.Digest]++
+		r.mu.Unlock()
+		x.Address([]byte(`{"at":"` + x.Spec.Digest + `"}`))
+	}
+	select {
+	case a := <-r.end(x.Spec.Digest):
+		return a
+	case <-ctx.Done():
+		if !errors.Is(context.Cause(ctx), call.ErrLeft) {
+			r.mu.Lock()
+			r.heard = append(r.heard, x.Spec.Digest)
+			r.mu.Unlock()
+		}
+		return call.Answer{}
+	}
+}
+
+func (r *tool) Resumable(rec *call.Record) bool { return rec.Tool != "gone" }
+
+func done(text string) call.Answer {
+	return call.Answer{End: call.End{Outcome: call.Completed}, Body: []byte(text), Hole: -1}
+}
+
+func spec(digest string) call.Spec {
+	return call.Spec{Principal: "ann", Server: "up", Tool: "work", Digest: digest}
+}
+
+func attach(t *testing.T, e *call.Engine, s call.Spec, want call.Join) *call.Call {
+	t.Helper()
+	c, join, err := e.Attach(t.Context(), s)
+	if err != nil || join != want {
+		t.Fatalf("attach: join %d, %v; want %d", join, err, want)
+	}
+	return c
+}
+
+func leave(c *call.Call, how call.How) { c.Leave(call.Delivery{Call: c.ID(), How: how}, -1) }
+
+func last(t *testing.T, c *call.Call) call.Event {
+	t.Helper()
+	var ev call.Event
+	for e, err := range c.Follow(t.Context(), 0, 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		ev = e
+	}
+	return ev
+}
+
+// X-7, SPEC §3.7: a call whose reader vanished takes the request that comes
+// again; one that is still read does not.
+func TestAttachRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTool()
+		e := call.NewEngine(calltest.NewMemory(), r, call.Options{Epoch: 1})
+		first := attach(t, e, spec("a"), call.Started)
+		twin := attach(t, e, spec("a"), call.Started) // both wanted: two calls
+		leave(first, call.AbortedDownstream)
+		other := spec("a")
+		other.Principal = "bob"
+		stranger := attach(t, e, other, call.Started) // I6
+		never := spec("a")
+		never.Attach = call.AttachNever
+		apart := attach(t, e, never, call.Started)
+		if again := attach(t, e, spec("a"), call.Joined); again != first {
+			t.Error("joined another call")
+		}
+		fourth := attach(t, e, spec("a"), call.Started) // it is read again
+		leave(first, call.HandedOff)
+		if again := attach(t, e, spec("a"), call.Joined); again != first {
+			t.Error("a call that was handed off is not found")
+		}
+		always := spec("a")
+		always.Attach = call.AttachAlways
+		if again := attach(t, e, always, call.Joined); again != first {
+			t.Error("always does not join")
+		}
+		for range 5 {
+			r.end("a") <- done("x")
+		}
+		synctest.Wait()
+		for _, c := range []*call.Call{twin, stranger, apart, fourth} {
+			leave(c, call.Delivered)
+		}
+		e.Stop(t.Context())
+		if r.runs["a"] != 5 {
+			t.Errorf("%d runs", r.runs["a"])
+		}
+	})
+}
+
+// A result that nobody got is shown once; one that somebody got never is.
+func TestAttachReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTool()
+		e := call.NewEngine(calltest.NewMemory(), r, call.Options{Epoch: 1, Window: time.Minute})
+		defer e.Stop(t.Context())
+		c := attach(t, e, spec("a"), call.Started)
+		leave(c, call.AbortedDownstream)
+		r.end("a") <- done("result")
+		synctest.Wait()
+		again := attach(t, e, spec("a"), call.Replay)
+		if string(last(t, again).Body) != "result" {
+			t.Error("another result")
+		}
+		leave(again, call.AbortedDownstream) // lost again: still owed
+		again = attach(t, e, spec("a"), call.Replay)
+		busy := attach(t, e, spec("a"), call.Started) // it is being shown to somebody
+		leave(again, call.Replayed)
+		leave(busy, call.AbortedDownstream)
+		r.end("a") <- done("second")
+		synctest.Wait()
+		if again = attach(t, e, spec("a"), call.Replay); string(last(t, again).Body) != "second" {
+			t.Error("the delivered result came again")
+		}
+		leave(again, call.AbortedDownstream)
+		time.Sleep(time.Minute + time.Second)
+		fresh := attach(t, e, spec("a"), call.Started) // the window is over
+		if err := fresh.Cancel(call.End{By: "agent", Text: "no"}); err != nil {
+			t.Error(err)
+		}
+		leave(fresh, "")
+		synctest.Wait()
+		fresh = attach(t, e, spec("a"), call.Started) // a cancelled one is owed to nobody
+		r.end("a") <- done("third")
+		leave(fresh, call.Delivered)
+		synctest.Wait()
+		if got, err := e.Get(t.Context(), "ann", c.ID()); err != nil || string(last(t, got).Body) != "result" {
+			t.Errorf("the first result is not kept: %v", err)
+		}
+	})
+}
+
+// An idempotency key is one call, whoever still reads it and however it ended.
+func TestIdempotencyKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, r := calltest.NewMemory(), newTool()
+		e := call.NewEngine(log, r, call.Options{Epoch: 1})
+		keyed := spec("a")
+		keyed.Idempotency, keyed.Attach = "k1", call.AttachNever
+		var started, joined atomic.Int32
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				c, join, err := e.Attach(t.Context(), keyed)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if join == call.Started {
+					started.Add(1)
+				} else {
+					joined.Add(1)
+				}
+				if string(last(t, c).Body) != "once" {
+					t.Error("another result")
+				}
+				leave(c, call.Delivered)
+			})
+		}
+		synctest.Wait()
+		r.end("a") <- done("once")
+		wg.Wait()
+		if started.Load() != 1 || joined.Load() != 49 || r.runs["a"] != 1 {
+			t.Errorf("started %d, joined %d, ran %d", started.Load(), joined.Load(), r.runs["a"])
+		}
+		c := attach(t, e, keyed, call.Replay)
+		leave(c, call.Replayed)
+		wrong := keyed
+		wrong.Digest = "b"
+		if _, _, err := e.Attach(t.Context(), wrong); !errors.Is(err, call.ErrMismatch) {
+			t.Errorf("other arguments: %v", err)
+		}
+		other := keyed
+		other.Principal = "bob"
+		c = attach(t, e, other, call.Started)
+		r.end("a") <- done("bob's")
+		leave(c, call.Delivered)
+		e.Stop(t.Context())
+
+		e = call.NewEngine(log, r, call.Options{Epoch: 2})
+		if _, _, err := e.Recover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c = attach(t, e, keyed, call.Replay)
+		if string(last(t, c).Body) != "once" {
+			t.Error("after a restart: another result")
+		}
+		leave(c, call.Replayed)
+		e.Stop(t.Context())
+	})
+}
+
+// A key whose call could not be stored leaves nobody waiting.
+func TestIdempotencyKeyRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := calltest.NewMemory()
+		block := make(chan struct{})
+		log.Fail(func(op string) error {
+			if op == "create" {
+				<-block
+				return errors.New("the disk is gone")
+			}
+			return nil
+		})
+		e := call.NewEngine(log, newTool(), call.Options{Epoch: 1, Refuse: true})
+		keyed := spec("a")
+		keyed.Idempotency = "k"
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, _, err := e.Attach(t.Context(), keyed); err == nil {
+				t.Error("started without a record")
+			}
+		})
+		synctest.Wait()
+		second := attach(t, e, keyed, call.Joined)
+		wg.Go(func() {
+			if ev := last(t, second); ev.End == nil || ev.End.Outcome != call.Denied {
+				t.Errorf("the second one got %+v", ev.End)
+			}
+			leave(second, call.Delivered)
+		})
+		synctest.Wait()
+		close(block)
+		wg.Wait()
+		log.Fail(nil)
+		third := attach(t, e, keyed, call.Started)
+		_ = third.Cancel(call.End{By: "agent", Text: "enough"})
+		leave(third, "")
+		e.Stop(t.Context())
+	})
+}
+
+// I7: on_disconnect cancels after its grace, unless a reader comes or the call
+// was handed off.
+func TestCancelWhenAlone(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(t *testing.T, e *call.Engine, c *call.Call)
+		runs bool
+	}{
+		{"nobody comes", func(*testing.T, *call.Engine, *call.Call) {}, false},
+		{"an equal call", func(t *testing.T, e *call.Engine, _ *call.Call) { attach(t, e, spec("a"), call.Joined) }, true},
+		{"a reader", func(_ *testing.T, _ *call.Engine, c *call.Call) { c.Enter() }, true},
+		{"one that leaves again", func(_ *testing.T, _ *call.Engine, c *call.Call) {
+			c.Enter()
+			c.Leave(call.Delivery{Call: c.ID(), How: call.AbortedDownstream}, 15*time.Second)
+		}, false},
+		{"handed off", func(_ *testing.T, _ *call.Engine, c *call.Call) { c.Enter(); leave(c, call.HandedOff) }, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newTool()
+				e := call.NewEngine(calltest.NewMemory(), r, call.Options{Epoch: 1})
+				c := attach(t, e, spec("a"), call.Started)
+				c.Leave(call.Delivery{Call: c.ID(), How: call.AbortedDownstream}, 15*time.Second)
+				time.Sleep(14 * time.Second)
+				synctest.Wait()
+				if e.InFlight() != 1 {
+					t.Fatal("cancelled within the grace")
+				}
+				tt.do(t, e, c)
+				time.Sleep(20 * time.Second)
+				synctest.Wait()
+				if runs := e.InFlight() == 1; runs != tt.runs {
+					t.Errorf("runs: %v", runs)
+				}
+				if !tt.runs {
+					if end := c.Record().End; end.Outcome != call.Cancelled || end.By != "disconnect" {
+						t.Errorf("end %+v", end)
+					}
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				e.Stop(ctx)
+			})
+		})
+	}
+}
+
+// A restart takes up what can be taken up, once; the rest is interrupted, and
+// whoever asks again hears of it instead of running it a second time.
+func TestRecoverAdopts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, r := calltest.NewMemory(), newTool()
+		e := call.NewEngine(log, r, call.Options{Epoch: 1})
+		kept := attach(t, e, spec("kept"), call.Started)
+		gone := spec("gone")
+		gone.Tool = "gone"
+		lost := attach(t, e, gone, call.Started)
+		ended := attach(t, e, spec("ended"), call.Started)
+		r.end("ended") <- done("nobody got it")
+		got := attach(t, e, spec("got"), call.Started)
+		r.end("got") <- done("somebody got it")
+		synctest.Wait()
+		leave(got, call.Delivered)
+		log.Sync()
+		// Killed: the old engine is stopped only so that nothing of it is left.
+		frozen := calltest.NewMemory()
+		log.CopyTo(frozen)
+
+		orphaned := 0
+		e2 := call.NewEngine(frozen, r, call.Options{Epoch: 2, Orphan: func(*call.Record) time.Duration { orphaned++; return 15 * time.Second }})
+		adopted, interrupted, err := e2.Recover(t.Context())
+		if adopted != 1 || interrupted != 1 || err != nil || orphaned != 1 {
+			t.Fatalf("adopted %d, interrupted %d, orphans %d, %v", adopted, interrupted, orphaned, err)
+		}
+		if adopted, interrupted, err = e2.Recover(t.Context()); adopted+interrupted != 0 || err != nil {
+			t.Errorf("a second time: %d, %d, %v", adopted, interrupted, err)
+		}
+		again := attach(t, e2, spec("kept"), call.Joined)
+		if again.ID() != kept.ID() {
+			t.Error("another call")
+		}
+		time.Sleep(time.Minute) // the reader has ended the orphan's grace
+		unknown := attach(t, e2, gone, call.Replay)
+		if ev := last(t, unknown); unknown.ID() != lost.ID() || ev.End.Outcome != call.Interrupted {
+			t.Errorf("end %+v", ev.End)
+		}
+		leave(unknown, call.Replayed)
+		if c := attach(t, e2, spec("ended"), call.Replay); c.ID() != ended.ID() || string(last(t, c).Body) != "nobody got it" {
+			t.Error("the result that nobody got is lost")
+		}
+		fresh := attach(t, e2, spec("got"), call.Started)
+		leave(fresh, call.AbortedDownstream)
+		// The old one still runs in this test, so both wait for the end of "kept".
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		e.Stop(ctx)
+		r.end("kept") <- done("after the restart")
+		synctest.Wait()
+		if ev := last(t, again); string(ev.Body) != "after the restart" {
+			t.Errorf("end %+v %q", ev.End, ev.Body)
+		}
+		leave(again, call.Delivered)
+		e2.Stop(ctx)
+		if r.runs["kept"] != 1 || r.runs["gone"] != 1 {
+			t.Errorf("runs %v", r.runs)
+		}
+	})
+}
+
+// A reader that comes back after a restart misses nothing and sees nothing
+// twice, whatever the lost process had shown beyond what it had stored.
+func TestPositionAfterCrash(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		cursor bool // the tool server sends its events again
+		stored int  // progress events that survive, of 5 shown
+		seen   int  // by the reader, of them
+		want   string
+	}{
+		{"all stored", true, 5, 5, "6 end"},
+		{"reader behind", true, 5, 2, "3 4 5 6 end"},
+		{"some lost, sent again", true, 2, 5, "6 end"},
+		{"some lost, reader between", true, 2, 3, "4 5 6 end"},
+		{"some lost for good", false, 2, 5, "end"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := calltest.NewMemory()
+				shown := make(chan struct{})
+				emit := func(x *call.Exec, n int) {
+					ev := call.Event{Kind: call.KindProgress, Hole: -1, Body: fmt.Append(nil, n)}
+					if tt.cursor {
+						ev.Cursor = fmt.Append(nil, n)
+					}
+					_ = x.Emit(ev)
+				}
+				run := func(ctx context.Context, x *call.Exec) call.Answer {
+					if r := x.Resume; r != nil {
+						if tt.cursor {
+							var from int
+							fmt.Sscan(string(r.Cursor), &from)
+							for n := from + 1; n <= 6; n++ {
+								emit(x, n)
+							}
+						}
+						return done("result")
+					}
+					_ = x.Dispatched()
+					x.Address([]byte("here"))
+					for n := 1; n <= 5; n++ {
+						emit(x, n)
+						if n == tt.stored {
+							log.Sync()
+						}
+					}
+					close(shown)
+					<-ctx.Done()
+					return call.Answer{}
+				}
+				e := call.NewEngine(log, resumable(run), call.Options{Epoch: 1})
+				c := attach(t, e, spec("a"), call.Started)
+				<-shown
+				const before = 3 // accepted, dispatched, address
+				after := uint64(before + tt.seen)
+				frozen := calltest.NewMemory()
+				log.Crash()
+				log.CopyTo(frozen)
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				e.Stop(ctx)
+
+				e = call.NewEngine(frozen, resumable(run), call.Options{Epoch: 2})
+				if n, _, err := e.Recover(t.Context()); n != 1 || err != nil {
+					t.Fatal(n, err)
+				}
+				c, err := e.Get(t.Context(), "ann", c.ID())
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got string
+				for ev, err := range c.Follow(t.Context(), c.Position(1, after), 0) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if ev.Kind == call.KindEnd {
+						got += "end"
+					} else {
+						got += string(ev.Body) + " "
+					}
+				}
+				if got != tt.want {
+					t.Errorf("got %q, want %q", got, tt.want)
+				}
+				e.Stop(t.Context())
+			})
+		})
+	}
+}
+
+type resumable func(ctx context.Context, x *call.Exec) call.Answer
+
+func (f resumable) Run(ctx context.Context, x *call.Exec) call.Answer { return f(ctx, x) }
+func (resumable) Resumable(*call.Record) bool                         { return true }
