@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -64,11 +65,7 @@ func NewServer(t testing.TB) *Server {
 func (s *Server) Runs() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	runs := map[string]int{}
-	for tool, n := range s.runs {
-		runs[tool] = n
-	}
-	return runs
+	return maps.Clone(s.runs)
 }
 
 // Open counts the tasks that have not ended.

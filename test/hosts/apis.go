@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// plainName is the name of a tool in the APIs that put it at the top.
+func plainName(t object) string { return str(t, "name") }
+
 func (m *Model) anthropic(w http.ResponseWriter, b object) {
 	var results []string
 	for _, msg := range list(b, "messages") {
@@ -15,11 +18,10 @@ func (m *Model) anthropic(w http.ResponseWriter, b object) {
 			}
 		}
 	}
-	tool, ok := named(list(b, "tools"), func(t object) string { return str(t, "name") })
-	ask, say := m.turn(ok, results)
-	block, stop := object{"type": "text", "text": say}, "end_turn"
-	if ask {
-		block, stop = object{"type": "tool_use", "id": id("toolu_"), "name": tool["name"], "input": object{}}, "tool_use"
+	next := m.next(list(b, "tools"), plainName, results)
+	block, stop := object{"type": "text", "text": next.say}, "end_turn"
+	if next.tool != nil {
+		block, stop = object{"type": "tool_use", "id": id("toolu_"), "name": next.tool["name"], "input": next.args}, "tool_use"
 	}
 	usage := object{"input_tokens": 10, "output_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 	msg := object{
@@ -33,9 +35,9 @@ func (m *Model) anthropic(w http.ResponseWriter, b object) {
 	send := sse(w)
 	msg["content"], msg["stop_reason"] = []object{}, nil
 	send("message_start", object{"type": "message_start", "message": msg})
-	start, delta := object{"type": "text", "text": ""}, object{"type": "text_delta", "text": say}
-	if ask {
-		start, delta = block, object{"type": "input_json_delta", "partial_json": "{}"}
+	start, delta := object{"type": "text", "text": ""}, object{"type": "text_delta", "text": next.say}
+	if next.tool != nil {
+		start, delta = object{"type": "tool_use", "id": block["id"], "name": block["name"], "input": object{}}, object{"type": "input_json_delta", "partial_json": encode(next.args)}
 	}
 	send("content_block_start", object{"type": "content_block_start", "index": 0, "content_block": start})
 	send("content_block_delta", object{"type": "content_block_delta", "index": 0, "delta": delta})
@@ -61,15 +63,17 @@ func (m *Model) responses(w http.ResponseWriter, b object) {
 			tools = append(tools, object{"name": inner["name"], "namespace": t["name"]})
 		}
 	}
-	tool, ok := named(tools, func(t object) string { return str(t, "name") })
-	ask, say := m.turn(ok, results)
+	next := m.next(tools, plainName, results)
 	item := object{
 		"type": "message", "id": id("msg_"), "role": "assistant", "status": "completed",
-		"content": []object{{"type": "output_text", "text": say, "annotations": []any{}}},
+		"content": []object{{"type": "output_text", "text": next.say, "annotations": []any{}}},
 	}
-	if ask {
-		item = object{"type": "function_call", "id": id("fc_"), "call_id": id("call_"), "name": tool["name"], "arguments": "{}", "status": "completed"}
-		if ns := tool["namespace"]; ns != nil {
+	if next.tool != nil {
+		item = object{
+			"type": "function_call", "id": id("fc_"), "call_id": id("call_"), "name": next.tool["name"],
+			"arguments": encode(next.args), "status": "completed",
+		}
+		if ns := next.tool["namespace"]; ns != nil {
 			item["namespace"] = ns
 		}
 	}
@@ -100,11 +104,13 @@ func (m *Model) chat(w http.ResponseWriter, b object) {
 		f, _ := t["function"].(object)
 		return str(f, "name")
 	}
-	tool, ok := named(list(b, "tools"), name)
-	ask, say := m.turn(ok, results)
-	message, finish := object{"role": "assistant", "content": say}, "stop"
-	if ask {
-		call := object{"index": 0, "id": id("call_"), "type": "function", "function": object{"name": name(tool), "arguments": "{}"}}
+	next := m.next(list(b, "tools"), name, results)
+	message, finish := object{"role": "assistant", "content": next.say}, "stop"
+	if next.tool != nil {
+		call := object{
+			"index": 0, "id": id("call_"), "type": "function",
+			"function": object{"name": name(next.tool), "arguments": encode(next.args)},
+		}
 		message, finish = object{"role": "assistant", "content": nil, "tool_calls": []object{call}}, "tool_calls"
 	}
 	usage := object{"prompt_tokens": 10, "completion_tokens": 10, "total_tokens": 20}
@@ -140,16 +146,15 @@ func (m *Model) gemini(w http.ResponseWriter, b object, stream bool) {
 	for _, t := range list(b, "tools") {
 		tools = append(tools, list(t, "functionDeclarations")...)
 	}
-	tool, ok := named(tools, func(t object) string { return str(t, "name") })
 	generation, _ := b["generationConfig"].(object)
 	part := object{}
 	switch {
 	case generation["responseSchema"] != nil || generation["responseJsonSchema"] != nil:
 		part["text"] = "{}" // the host asks the model about itself, not for the user
 	default:
-		ask, say := m.turn(ok, results)
-		if part["text"] = say; ask {
-			part = object{"functionCall": object{"name": tool["name"], "args": object{}}}
+		next := m.next(tools, plainName, results)
+		if part["text"] = next.say; next.tool != nil {
+			part = object{"functionCall": object{"name": next.tool["name"], "args": next.args}}
 		}
 	}
 	answer := object{

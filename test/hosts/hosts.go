@@ -7,7 +7,6 @@ package hosts
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -21,15 +20,29 @@ import (
 
 // Host is one agent host.
 type Host struct {
-	Name string
+	Name   string
+	Client string // how it names itself to servers
 	// command makes the command that runs the host once. It writes the host's
-	// configuration below home: a tool server "slow" at url, a model at model.
-	command func(dir, home, url, model string) (peers.Command, error)
+	// configuration below the run's home.
+	command func(Setup) (peers.Command, error)
+}
+
+// Setup is what a host is to find when it runs.
+type Setup struct {
+	Dir   string // where the hosts are installed
+	URL   string // of the tool server, which the host calls "slow"
+	Model string // where the model API is
+	// Patience is how long the host waits for a tool; 0 leaves it as it is. In
+	// opencode a progress message starts it anew, in the others nothing does.
+	Patience time.Duration
+
+	home string
 }
 
 // Hosts are all hosts.
 var Hosts = []Host{
-	{"claude", claude}, {"codex", codex}, {"gemini", gemini}, {"opencode", opencode},
+	{"claude", "claude-code", claude}, {"codex", "codex-mcp-client", codex},
+	{"gemini", "gemini-cli-mcp-client", gemini}, {"opencode", "opencode", opencode},
 }
 
 // Install installs the hosts, unless that was done before, and returns their folder.
@@ -44,18 +57,18 @@ func Install(t testing.TB) string {
 
 // Run runs the host to its end and returns what it printed. The limit bounds
 // how long it may take.
-func (h Host) Run(t testing.TB, dir, url, model string, limit time.Duration) string {
+func (h Host) Run(t testing.TB, s Setup, limit time.Duration) string {
 	t.Helper()
-	home := t.TempDir()
-	c, err := h.command(dir, home, url, model)
+	s.home = t.TempDir()
+	c, err := h.command(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Dir = filepath.Join(home, "work")
+	c.Dir = filepath.Join(s.home, "work")
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c.Env = append(c.Env, "HOME="+home, "TERM=dumb")
+	c.Env = append(c.Env, "HOME="+s.home, "TERM=dumb")
 	out, errs, code := peers.Output(t, limit, c)
 	if code != 0 {
 		t.Errorf("%s ended with exit code %d", h.Name, code)
@@ -84,41 +97,60 @@ func write(home, name, content string) error {
 	return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600))
 }
 
-// config is a JSON document whose %s are replaced by JSON strings.
-func config(format string, args ...string) string {
+// raw is a part of a document that stays as it is.
+type raw string
+
+// config is a document whose %s are replaced by JSON strings.
+func config(format string, args ...any) string {
 	quoted := make([]any, len(args))
 	for i, a := range args {
-		b, err := json.Marshal(a)
-		if err != nil {
-			panic(err) // strings always marshal
+		if r, ok := a.(raw); ok {
+			quoted[i] = string(r)
+			continue
 		}
-		quoted[i] = string(b)
+		quoted[i] = encode(a)
 	}
 	return fmt.Sprintf(format, quoted...)
 }
 
-func claude(dir, home, url, model string) (peers.Command, error) {
-	bin, err := native(dir, "@anthropic-ai/claude-code-*/claude")
+// timeout is a member of a JSON object that says how patient the host is.
+func (s Setup) timeout() raw {
+	if s.Patience == 0 {
+		return ""
+	}
+	return raw(fmt.Sprintf(`, "timeout": %d`, s.Patience.Milliseconds()))
+}
+
+func claude(s Setup) (peers.Command, error) {
+	bin, err := native(s.Dir, "@anthropic-ai/claude-code-*/claude")
 	if err != nil {
 		return peers.Command{}, err
 	}
-	file := filepath.Join(home, "mcp.json")
-	err = write(home, "mcp.json", config(`{"mcpServers":{"slow":{"type":"http","url":%s}}}`, url))
+	file := filepath.Join(s.home, "mcp.json")
+	err = write(s.home, "mcp.json", config(`{"mcpServers":{"slow":{"type":"http","url":%s}}}`, s.URL))
+	env := []string{
+		"ANTHROPIC_BASE_URL=" + s.Model, "ANTHROPIC_API_KEY=sk-none", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
+		"DISABLE_AUTOUPDATER=1", "ENABLE_TOOL_SEARCH=false",
+	}
+	if s.Patience > 0 {
+		env = append(env, fmt.Sprintf("MCP_TOOL_TIMEOUT=%d", s.Patience.Milliseconds()))
+	}
 	return peers.Command{
 		Path: bin,
 		Args: []string{
-			"-p", "run it", "--mcp-config", file, "--strict-mcp-config", "--allowedTools", "mcp__slow__" + ToolName,
+			"-p", "run it", "--mcp-config", file, "--strict-mcp-config", "--allowedTools", "mcp__slow",
 			"--output-format", "stream-json", "--verbose",
 		},
-		Env: []string{
-			"ANTHROPIC_BASE_URL=" + model, "ANTHROPIC_API_KEY=sk-none", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
-			"DISABLE_AUTOUPDATER=1", "ENABLE_TOOL_SEARCH=false",
-		},
+		Env: env,
 	}, err
 }
 
-func codex(dir, home, url, model string) (peers.Command, error) {
-	err := write(home, ".codex/config.toml", config(`model = "scripted"
+func codex(s Setup) (peers.Command, error) {
+	patience := ""
+	if s.Patience > 0 {
+		patience = fmt.Sprintf("tool_timeout_sec = %d\n", int(s.Patience.Seconds()))
+	}
+	err := write(s.home, ".codex/config.toml", config(`model = "scripted"
 model_provider = "scripted"
 approval_policy = "never"
 sandbox_mode = "danger-full-access"
@@ -131,38 +163,38 @@ requires_openai_auth = false
 enabled = false
 [mcp_servers.slow]
 url = %s
-`, model+"/v1", url))
+`, s.Model+"/v1", s.URL)+patience)
 	return peers.Command{
-		Path: filepath.Join(dir, "node_modules", ".bin", "codex"),
+		Path: filepath.Join(s.Dir, "node_modules", ".bin", "codex"),
 		Args: []string{"exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "run it"},
 		Env:  []string{"RUST_LOG=error"},
 	}, err
 }
 
-func gemini(dir, home, url, model string) (peers.Command, error) {
-	err := write(home, ".gemini/settings.json", config(`{
+func gemini(s Setup) (peers.Command, error) {
+	err := write(s.home, ".gemini/settings.json", config(`{
  "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": false}},
  "telemetry": {"enabled": false}, "privacy": {"usageStatisticsEnabled": false},
  "general": {"disableAutoUpdate": true, "enableAutoUpdate": false},
- "mcpServers": {"slow": {"httpUrl": %s, "trust": true}}}`, url))
+ "mcpServers": {"slow": {"httpUrl": %s, "trust": true%s}}}`, s.URL, s.timeout()))
 	return peers.Command{
-		Path: filepath.Join(dir, "node_modules", ".bin", "gemini"),
+		Path: filepath.Join(s.Dir, "node_modules", ".bin", "gemini"),
 		Args: []string{"-m", "gemini-2.5-flash", "--yolo", "-p", "run it"},
-		Env:  []string{"GEMINI_API_KEY=none", "GOOGLE_GEMINI_BASE_URL=" + model, "GEMINI_CLI_TRUST_WORKSPACE=true"},
+		Env:  []string{"GEMINI_API_KEY=none", "GOOGLE_GEMINI_BASE_URL=" + s.Model, "GEMINI_CLI_TRUST_WORKSPACE=true"},
 	}, err
 }
 
-func opencode(dir, home, url, model string) (peers.Command, error) {
-	bin, err := native(dir, "opencode-*/bin/opencode")
+func opencode(s Setup) (peers.Command, error) {
+	bin, err := native(s.Dir, "opencode-*/bin/opencode")
 	if err != nil {
 		return peers.Command{}, err
 	}
-	err = write(home, ".config/opencode/opencode.json", config(`{
+	err = write(s.home, ".config/opencode/opencode.json", config(`{
  "autoupdate": false, "share": "disabled", "permission": "allow",
  "model": "scripted/scripted", "small_model": "scripted/scripted",
  "provider": {"scripted": {"npm": "@ai-sdk/openai-compatible", "name": "scripted", "options": {"baseURL": %s, "apiKey": "none"},
   "models": {"scripted": {"name": "scripted", "tool_call": true}}}},
- "mcp": {"slow": {"type": "remote", "url": %s, "enabled": true}}}`, model+"/v1", url))
+ "mcp": {"slow": {"type": "remote", "url": %s, "enabled": true%s}}}`, s.Model+"/v1", s.URL, s.timeout()))
 	return peers.Command{
 		Path: bin, Args: []string{"run", "--format", "json", "run it"},
 		Env: []string{"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1"},

@@ -1,6 +1,7 @@
 package hosts_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -42,40 +43,107 @@ func TestHosts(t *testing.T) {
 	for _, h := range hosts.Hosts {
 		t.Run(h.Name, func(t *testing.T) {
 			t.Parallel()
-			up := wire.NewUpstream(t, wire.Options{
-				Version: wire.Modern, Both: true,
-				Tools: `[{"name":"` + hosts.ToolName + `","description":"Takes its time.","inputSchema":{"type":"object","properties":{}}}]`,
-				On:    map[string]wire.Handler{"tools/call": slow(silence)},
-			})
-			url := up.URL
-			var gw *peers.Longcall
-			if mode == gateway {
-				gw = peers.StartLongcall(t, fmt.Sprintf("mcpServers: {slow: {url: %q}}\n", up.URL))
-				url = gw.URL("slow")
+			r := run(t, h, hosts.Setup{Dir: dir}, silence, mode == gateway, "")
+			if len(r.results) != 1 || !strings.Contains(r.results[0], answer) {
+				t.Errorf("the model got back %q, not %q", r.results, answer)
 			}
-			tap, model := hosts.NewTap(t, url), hosts.NewModel(t)
-			out := h.Run(t, dir, tap.URL, model.URL, silence+3*time.Minute)
-			results := model.Results()
-			if len(results) != 1 || !strings.Contains(results[0], answer) {
-				t.Errorf("the model got back %q, not %q", results, answer)
-			}
-			if n := up.Count("tools/call"); n != 1 {
-				t.Errorf("the tool ran %d times", n)
-			}
-			for _, e := range tap.Entries("") {
-				if e.Status >= 400 && e.Status != 405 && e.Msg.Method != "server/discover" {
-					t.Errorf("%s %s was answered with HTTP %d: %s", e.Verb, e.Msg.Method, e.Status, e.Body)
-				}
-			}
-			facts[h.Name](t, tap, mode)
+			facts[h.Name](t, r.tap, mode)
 			// A1, A6: whatever the host does after the result, the call stays completed and delivered.
-			if gw != nil && gw.Delivered(t) != 1 {
+			if r.gw != nil && r.gw.Delivered(t) != 1 {
 				t.Error("the journal must have one call")
 			}
-			if t.Failed() {
-				t.Logf("the host printed:\n%s\nthe tap saw:\n%s\nthe model did not know: %q", out, tap, model.Unknown())
-			}
+			r.explain(t)
 		})
+	}
+}
+
+// The hosts' own limit in TestHandOff, and when longcall answers before it.
+const (
+	patience = 8 * time.Second
+	budget   = 5 * time.Second
+)
+
+// TestHandOff lets each host call a tool that takes far longer than the host
+// waits (A9): its model must see a hand-off that says no success, and by doing
+// what that says come to the result of the one run.
+func TestHandOff(t *testing.T) {
+	if os.Getenv("LONGCALL_HOSTS") != gateway {
+		t.Skip("it takes 1.3 GB of hosts, and longcall between: run `make hosts`")
+	}
+	dir := hosts.Install(t)
+	peers.Binary(t)
+	for _, h := range hosts.Hosts {
+		t.Run(h.Name, func(t *testing.T) {
+			t.Parallel()
+			config := fmt.Sprintf("clients: {%s: {budget: %v, budget_token: %[2]v, await: %[2]v, await_token: %[2]v}}\n", h.Client, budget)
+			r := run(t, h, hosts.Setup{Dir: dir, Patience: patience}, 90*time.Second, true, config)
+			last := len(r.results) - 1
+			if last < 1 || !strings.Contains(r.results[max(last, 0)], answer) {
+				t.Errorf("the model did not come from a hand-off to the result: %q", r.results)
+			}
+			for _, text := range r.results[:max(last, 0)] {
+				low := strings.ToLower(text)
+				if !strings.Contains(low, "still running") || strings.Contains(text, answer) || strings.Contains(low, "success") || strings.Contains(low, "completed") {
+					t.Errorf("while the tool ran, the model was told %q", text)
+				}
+			}
+			var all []peers.Record
+			r.gw.Until(t, "has noted the end", func(context.Context) bool {
+				all = r.gw.Calls(t)
+				return len(all) > 0 && all[0].Outcome != "running"
+			})
+			if len(all) != 1 || all[0].Outcome != "completed" || all[0].ToolError {
+				t.Errorf("the journal has %+v", all)
+			}
+			t.Logf("the model came to the result in %d turns", last+1)
+			r.explain(t)
+		})
+	}
+}
+
+// ran is what there was to see of a host's run.
+type ran struct {
+	gw      *peers.Longcall // nil if the host called the server itself
+	tap     *hosts.Tap
+	model   *hosts.Model
+	results []string // what the model got from tools
+	out     string
+}
+
+// run lets a host make its call of a tool that is silent for a while. The config
+// is longcall's, without its servers.
+func run(t *testing.T, h hosts.Host, s hosts.Setup, silence time.Duration, through bool, config string) *ran {
+	t.Helper()
+	up := wire.NewUpstream(t, wire.Options{
+		Version: wire.Modern, Both: true,
+		Tools: `[{"name":"` + hosts.ToolName + `","description":"Takes its time.","inputSchema":{"type":"object","properties":{}}}]`,
+		On:    map[string]wire.Handler{"tools/call": slow(silence)},
+	})
+	r := &ran{model: hosts.NewModel(t)}
+	url := up.URL
+	if through {
+		r.gw = peers.StartLongcall(t, fmt.Sprintf("mcpServers: {slow: {url: %q}}\n%s", up.URL, config))
+		url = r.gw.URL("slow")
+	}
+	r.tap = hosts.NewTap(t, url)
+	s.URL, s.Model = r.tap.URL, r.model.URL
+	r.out = h.Run(t, s, silence+3*time.Minute)
+	r.results = r.model.Results()
+	if n := up.Count("tools/call"); n != 1 {
+		t.Errorf("the tool ran %d times", n)
+	}
+	for _, e := range r.tap.Entries("") {
+		if e.Status >= 400 && e.Status != 405 && e.Msg.Method != "server/discover" {
+			t.Errorf("%s %s was answered with HTTP %d: %s", e.Verb, e.Msg.Method, e.Status, e.Body)
+		}
+	}
+	return r
+}
+
+// explain shows what happened, if the test has failed.
+func (r *ran) explain(t *testing.T) {
+	if t.Failed() {
+		t.Logf("the host printed:\n%s\nthe tap saw:\n%s\nthe model did not know: %q", r.out, r.tap, r.model.Unknown())
 	}
 }
 

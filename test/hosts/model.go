@@ -7,17 +7,26 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
-// ToolName is the tool that the scripted model calls.
-const ToolName = "slow"
+// ToolName is the tool that the scripted model calls, and awaitName the one
+// that it is told to call when that takes long.
+const (
+	ToolName  = "slow"
+	awaitName = "await_call"
+)
 
-// Model is a scripted model on loopback: it asks for one call of the tool, and
-// then says what the tool gave. It speaks the model APIs of the four hosts:
+// maxTurns bounds how often the scripted model asks for a tool.
+const maxTurns = 60
+
+// Model is a scripted model on loopback: it asks for one call of the tool. As
+// long as a result says that the call is still running, it awaits that call, as
+// the result tells it to; then it says what the tool gave. It speaks the model APIs of the four hosts:
 // Anthropic's messages, OpenAI's responses and chat completions, and Gemini's
 // generateContent.
 type Model struct {
@@ -92,21 +101,46 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// turn notes the tool results of a request. It says whether the model now asks
-// for the call; otherwise it says text.
-func (m *Model) turn(hasTool bool, results []string) (ask bool, text string) {
+// turn is what the model does next: it calls a tool, or says something.
+type turn struct {
+	tool object // as the host listed it; nil for words
+	args object
+	say  string
+}
+
+var callID = regexp.MustCompile(`\bc_[a-z2-7]{26}\b`)
+
+// running is the id of the call that a tool result says is still running; empty
+// if it says no such thing.
+func running(result string) string {
+	if !strings.Contains(strings.ToLower(result), "still running") {
+		return ""
+	}
+	return callID.FindString(result)
+}
+
+// next notes the tool results of a request, and says what the model does now.
+// The tools are those that the host offers.
+func (m *Model) next(tools []object, name func(object) string, results []string) turn {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(results) > len(m.results) {
 		m.results = results
 	}
+	wanted, args := ToolName, object{}
 	if n := len(results); n > 0 {
-		return false, "The tool said: " + results[n-1]
+		id := running(results[n-1])
+		if id == "" || n > maxTurns {
+			return turn{say: "The tool said: " + results[n-1]}
+		}
+		wanted, args = awaitName, object{"ids": []string{id}}
 	}
-	if !hasTool {
-		return false, "There is no such tool."
+	for _, t := range tools {
+		if strings.HasSuffix(name(t), wanted) {
+			return turn{tool: t, args: args}
+		}
 	}
-	return true, ""
+	return turn{say: "There is no tool " + wanted + "."}
 }
 
 func id(prefix string) string { return prefix + rand.Text() }
@@ -115,11 +149,15 @@ func reply(w http.ResponseWriter, v any) {
 	if w.Header().Get("Content-Type") == "" {
 		w.Header().Set("Content-Type", "application/json")
 	}
+	_, _ = io.WriteString(w, encode(v)) // a host that has left is noticed by its test
+}
+
+func encode(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic(err) // it is made of maps, slices and strings
 	}
-	_, _ = w.Write(b) // a host that has left is noticed by its test
+	return string(b)
 }
 
 // sse starts an event stream and returns its writer.
@@ -160,19 +198,5 @@ func text(v any) string {
 	if s, ok := v.(string); ok {
 		return s
 	}
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // it came out of JSON
-	}
-	return string(b)
-}
-
-// named finds a tool whose name ends with that of our tool.
-func named(tools []object, name func(object) string) (object, bool) {
-	for _, t := range tools {
-		if strings.HasSuffix(name(t), ToolName) {
-			return t, true
-		}
-	}
-	return nil, false
+	return encode(v)
 }
