@@ -276,7 +276,9 @@ func (e *Engine) run(c *Call) {
 		defer t.Stop()
 	}
 	x := &Exec{c: c, ctx: ctx, Spec: &c.rec.Spec, ID: c.rec.ID, Limits: c.rec.Limits, Resume: c.resume}
-	x.bytes.Store(int64(c.rec.Bytes))
+	if c.resume != nil {
+		x.bytes.Store(int64(c.Record().Bytes))
+	}
 	a := e.runner.Run(ctx, x)
 	if a.Outcome == Running && errors.Is(context.Cause(ctx), ErrLeft) {
 		c.leave()
