@@ -80,6 +80,8 @@ type callJSON struct {
 	Bytes      uint64          `json:"bytes"`
 	Arguments  json.RawMessage `json:"arguments,omitempty"` // as kept
 	Digest     string          `json:"digest,omitempty"`
+	HandedOff  bool            `json:"handed_off,omitempty"` // an agent was told to ask later
+	Owed       bool            `json:"owed,omitempty"`       // it has ended and nobody got the end
 	Deliveries []deliveryJSON  `json:"deliveries"`
 	Timeline   []eventJSON     `json:"timeline,omitempty"`
 }
@@ -110,6 +112,7 @@ func newCallJSON(r *call.Record, deliveries []call.Delivery) callJSON {
 		Started: r.Started, Dispatched: set(r.Dispatched), FirstByte: set(r.FirstByte), Ended: set(r.Ended),
 		Seconds: took(r).Seconds(), Principal: r.Principal, Client: r.Client, Era: r.Era, RequestID: r.RequestID,
 		Events: r.Seq, Missing: r.Missing, Bytes: r.Bytes, Digest: r.Digest, Deliveries: []deliveryJSON{},
+		HandedOff: had(deliveries, call.HandedOff), Owed: owed(r, deliveries),
 	}
 	if r.End.Outcome == call.Running {
 		c.Outcome = "running"
@@ -230,7 +233,7 @@ func (c *callsListCmd) row(sys *System, rec *call.Record, d []call.Delivery) []s
 	if sys.OutTerminal {
 		id = shortID(rec.ID)
 	}
-	return []string{id, when(rec.Started, time.Now()), duration(took(rec)), clean(rec.Server + "/" + rec.Tool), outcomeWords(rec.End), deliveryWords(d)}
+	return []string{id, when(rec.Started, time.Now()), duration(took(rec)), clean(rec.Server + "/" + rec.Tool), outcomeWords(rec.End), deliveryWords(rec, d)}
 }
 
 // when is a time for people: of the clock today, with the day before.
@@ -240,25 +243,6 @@ func when(t, now time.Time) string {
 		return t.Format("15:04:05")
 	}
 	return t.Format("2006-01-02 15:04")
-}
-
-// deliveryWords says what became of the readers: that one got the result, if
-// one did, else the last.
-func deliveryWords(list []call.Delivery) string {
-	if len(list) == 0 {
-		return "-"
-	}
-	last := list[len(list)-1].How
-	for _, d := range list {
-		if d.How == call.Delivered {
-			last = d.How
-		}
-	}
-	s := string(last)
-	if len(list) > 1 {
-		s += fmt.Sprintf(" (%d readers)", len(list))
-	}
-	return s
 }
 
 type callsCancelCmd struct {

@@ -94,7 +94,7 @@ type eventJSON struct {
 	Kind    string          `json:"kind"` // "gap" for events that are not kept
 	Time    *time.Time      `json:"time,omitempty"`
 	After   float64         `json:"after_seconds"`
-	Message json.RawMessage `json:"message,omitempty"` // of the tool server; its id or token is 0
+	Message json.RawMessage `json:"message,omitempty"` // of the tool server; its id or token is 0; of ask and answer, the keys
 	Text    string          `json:"text,omitempty"`    // in longcall's words
 	Missing uint64          `json:"missing,omitempty"`
 	Outcome string          `json:"outcome,omitempty"`
@@ -105,10 +105,10 @@ func newEventJSON(rec *call.Record, e *call.Event) eventJSON {
 		return eventJSON{Kind: "gap", Missing: e.Seq}
 	}
 	v := eventJSON{Seq: e.Seq, Kind: e.Kind.String(), Time: set(e.Time), After: e.Time.Sub(rec.Started).Seconds()}
-	if json.Valid(e.Body) {
-		v.Message = e.Body
+	if body := shownBody(e); json.Valid(body) {
+		v.Message = body
 	} else {
-		v.Text = string(e.Body)
+		v.Text = string(body)
 	}
 	if e.End != nil {
 		v.Outcome = string(e.End.Outcome)
@@ -205,8 +205,8 @@ func (t *timeline) event(e *call.Event) {
 	at := pad("+"+seconds(e.Time.Sub(t.rec.Started)), 10)
 	kind := e.Kind.String()
 	body := eventText(e)
-	if t.full && len(e.Body) > 0 {
-		body = clean(string(e.Body))
+	if raw := shownBody(e); t.full && len(raw) > 0 {
+		body = clean(string(raw))
 	} else {
 		body = t.short(body, 10+2+16+2)
 	}
@@ -249,6 +249,10 @@ func eventText(e *call.Event) string {
 		return s
 	case call.KindMessage, call.KindLateResult:
 		return clean(string(bytes.TrimSpace(e.Body)))
+	case call.KindAddress:
+		return "it can be found again at the tool server"
+	case call.KindAsk, call.KindAnswer:
+		return keysText(e)
 	}
 	return clean(string(e.Body))
 }
@@ -295,32 +299,4 @@ func resultText(body []byte) string {
 		}
 	}
 	return ""
-}
-
-// deliveryLag is how long after a call's end its deliveries are on record, at most.
-const deliveryLag = 2 * time.Second
-
-func (t *timeline) deliveries(list []call.Delivery) {
-	w := t.sys.Out
-	fmt.Fprintln(w)
-	if len(list) == 0 {
-		what := "none yet"
-		if !t.rec.Ended.IsZero() && time.Since(t.rec.Ended) > deliveryLag {
-			what = "nobody took the result"
-		}
-		fmt.Fprintf(w, "  deliveries  %s\n", what)
-		return
-	}
-	for i, d := range list {
-		label := "deliveries"
-		if i > 0 {
-			label = ""
-		}
-		s := fmt.Sprintf("%s  by %s, attached %s, first byte after %s, %d events, %s", d.How, d.Kind,
-			duration(d.Ended.Sub(d.Attached)), duration(d.FirstByte), d.Events, size(d.Bytes))
-		if d.Dropped > 0 {
-			s += fmt.Sprintf(", %d events left out", d.Dropped)
-		}
-		fmt.Fprintf(w, "  %-10s  %s\n", label, s)
-	}
 }
