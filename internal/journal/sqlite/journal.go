@@ -108,9 +108,10 @@ type Journal struct {
 	armed    bool          // the timer runs
 	room     chan struct{} // closed when the full queue has room again; nil if nobody waits
 	runs     map[call.ID]*run
-	recents  map[call.ID]int64 // numbers of calls that are not in ids yet
-	next     int64             // number of the next call
-	delivers int               // deliveries in the queue or being written
+	recents  map[call.ID]int64    // numbers of calls that are not in ids yet
+	next     int64                // number of the next call
+	delivers int                  // deliveries in the queue or being written
+	touched  map[string]time.Time // when which session was noted as used
 	closed   bool
 	stats    Stats
 
@@ -148,7 +149,7 @@ func Open(ctx context.Context, path string, opt Options) (*Journal, error) {
 		quit:   make(chan struct{}),
 		chores: make(chan struct{}, 1),
 		timer:  time.NewTimer(time.Hour),
-		runs:   map[call.ID]*run{}, recents: map[call.ID]int64{},
+		runs:   map[call.ID]*run{}, recents: map[call.ID]int64{}, touched: map[string]time.Time{},
 	}
 	j.timer.Stop()
 	j.life, j.end = context.WithCancel(context.WithoutCancel(ctx))

@@ -134,6 +134,7 @@ func (m *maintainer) tick(ctx context.Context) {
 	}
 	if m.ticks%retainEvery == 0 {
 		m.note(m.retain(ctx, time.Now()))
+		m.note(m.retainSessions(ctx, time.Now()))
 		m.note(m.shrink(ctx))
 	}
 	if m.idle >= 2 && m.frames > 0 {

@@ -15,6 +15,7 @@ type opKind uint8
 const (
 	opAppend opKind = iota
 	opDeliver
+	opSession
 	// The rest is urgent: somebody waits.
 	opCreate
 	opFinish
@@ -25,14 +26,15 @@ const (
 
 // op is one thing to write.
 type op struct {
-	kind opKind
-	run  *run
-	ev   call.Event
-	file int64 // size of ev's body if it is in a file already
-	d    *call.Delivery
-	n    int64 // number of d's call, if known
-	wait *waiter
-	cost int64
+	kind    opKind
+	run     *run
+	ev      call.Event
+	file    int64 // size of ev's body if it is in a file already
+	d       *call.Delivery
+	session *sessionOp
+	n       int64 // number of d's call, if known
+	wait    *waiter
+	cost    int64
 }
 
 // opCost is what an op takes in memory besides its body.

@@ -33,7 +33,10 @@ type writer struct {
 	holeFiles, holeEvents       *stmt
 	forgetCall, forgetEnd       *stmt
 	forgetID, forgetDeliveries  *stmt
+	putSession, touchSession    *stmt
+	dropSession, trimSessions   *stmt
 
+	puts       int    // of sessions
 	number     uint64 // of the batch
 	touched    []*run // by the batch
 	files      []file // to remove after the commit
@@ -93,6 +96,11 @@ func (w *writer) prepare() error {
 		{&w.forgetEnd, "DELETE FROM ends WHERE n = ?1"},
 		{&w.forgetID, "DELETE FROM ids WHERE h BETWEEN ?1 AND ?2 AND n = ?3"},
 		{&w.forgetDeliveries, "DELETE FROM deliveries WHERE key BETWEEN ?1 << 16 AND (?1 << 16) + 65535"},
+		{&w.putSession, `INSERT INTO sessions (hash, principal, server, version, client, created, used, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+			ON CONFLICT (hash) DO UPDATE SET principal = ?2, server = ?3, version = ?4, client = ?5, created = ?6, used = max(used, ?7), data = ?8`},
+		{&w.touchSession, "UPDATE sessions SET used = ?2 WHERE hash = ?1 AND used < ?2"},
+		{&w.dropSession, "DELETE FROM sessions WHERE hash = ?1"},
+		{&w.trimSessions, "DELETE FROM sessions WHERE rowid IN (SELECT rowid FROM sessions ORDER BY used DESC LIMIT -1 OFFSET ?1)"},
 	})
 }
 
@@ -185,6 +193,8 @@ func (w *writer) apply(o *op) error {
 		return w.applyFinish(o)
 	case opAdopt:
 		return w.applyAdopt(o)
+	case opSession:
+		return w.applySession(o)
 	case opDeliver:
 		return w.applyDeliver(o.d, o.n)
 	case opTask:
