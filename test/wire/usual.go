@@ -7,6 +7,9 @@ import (
 // WorkTool is the tools/list entry of the usual tool.
 const WorkTool = `{"name":"work","description":"Works for a while.","inputSchema":{"type":"object","properties":{"tag":{"type":"string"}}}}`
 
+// Usual answers a request as if Options.On had nothing for it.
+func (u *Upstream) Usual(c *Conn, r *Request) { u.usual(c, r) }
+
 // usual answers what the case does not care about, as a well-behaved server does.
 func (u *Upstream) usual(c *Conn, r *Request) {
 	switch {
