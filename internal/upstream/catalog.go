@@ -57,7 +57,12 @@ func (p *Pool) Tools(ctx context.Context, principal, session, server string) (to
 		return nil, false, err
 	}
 	defer p.done(l)
-	c := l.catalog
+	return l.catalog.get(ctx)
+}
+
+// get is the list as it is known; see Pool.Tools.
+func (c *catalog) get(ctx context.Context) (tools []mcp.Tool, fresh bool, err error) {
+	p := c.p
 	c.mu.Lock()
 	known, age := !c.read.IsZero(), time.Since(c.read)
 	tools, err = c.tools, c.err
@@ -74,7 +79,7 @@ func (p *Pool) Tools(ctx context.Context, principal, session, server string) (to
 		return tools, true, nil
 	}
 	p.mu.Lock()
-	last, ok := p.known[server]
+	last, ok := p.known[c.l.server.Name]
 	p.mu.Unlock()
 	if ok {
 		return last, false, err
@@ -93,6 +98,18 @@ func (p *Pool) Tools(ctx context.Context, principal, session, server string) (to
 		err = errors.New("the tool server is still starting")
 	}
 	return tools, known, err
+}
+
+// taskSupport is what the list says of a tool's execution as a task; see Hooks.
+func (c *catalog) taskSupport(ctx context.Context, tool string) string {
+	tools, _, _ := c.get(ctx) // what is not known is not asked for
+	for _, t := range tools {
+		if t.Name == tool {
+			s, _ := mcp.String(member(member(t.Raw, "execution"), "taskSupport"))
+			return s
+		}
+	}
+	return ""
 }
 
 // refresh reads the list in the background.

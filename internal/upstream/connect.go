@@ -244,6 +244,7 @@ func (c *httpConn) initialize(ctx context.Context) (*session, error) {
 			s.version, _ = mcp.String(m.Value)
 		}
 	}
+	s.tasks = taskCapability(result)
 	if s.version != mcp.V20241105 && !slices.Contains(mcp.LegacyVersions, s.version) {
 		return nil, fmt.Errorf("the tool server speaks protocol version %q, which longcall does not", printable([]byte(s.version)))
 	}

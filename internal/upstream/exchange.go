@@ -35,6 +35,9 @@ type exchange struct {
 	apart     bool     // progress came on the standalone stream; under mu
 	later     []string // notes for the end of the record; under mu
 
+	asTask string     // the tool's task support, if the call was sent as a legacy task
+	made   *taskState // the task that the server made of the call; only the call's goroutine
+
 	mu         sync.Mutex
 	read       context.Context // of the response being read now
 	cancelRead context.CancelCauseFunc
@@ -49,6 +52,8 @@ type exchange struct {
 	deaf       bool          // no ping was answered since the last sign of work
 	complete   chan struct{} // closed when Path B progress reaches its total; nil if it has, or has none
 	timer      *time.Timer
+	tasked     bool    // the call goes on as a task, which has its own clock and its own cancel
+	reached    float64 // the highest progress value
 }
 
 var (
@@ -72,16 +77,23 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 		return failed("Not started: the tool server %q cannot be used now: %v. Nothing was sent, so calling again is safe.", c.s.Name, rootCause(err))
 	}
 	id := c.nextID()
-	body, err := outgoingCall(x.Spec.Request, x.Spec.Tool, id, id, sess.isModern, x.Spec.Traceparent)
+	support := ""
+	if sess.tasks > 0 {
+		support = c.hooks.legacyTask(ctx, x.Spec.Tool, sess.tasks == tasksCancelled)
+	}
+	body, err := outgoingCall(x.Spec.Request, x.Spec.Tool, id, id, sess.isModern, x.Spec.Traceparent, taskTTL(support, x.Limits.Total))
 	if err != nil {
 		return failed("Not started: the call cannot be passed on: %v. Nothing was sent.", err)
 	}
-	e := &exchange{c: c, exec: x, sess: sess, id: id, done: make(chan struct{})}
+	e := &exchange{c: c, exec: x, sess: sess, id: id, asTask: support, done: make(chan struct{})}
 	return e.carry(ctx, func() call.Answer {
 		resp, err := c.sendCall(e, body)
 		switch {
 		case err == nil:
-			return e.receive(ctx, resp)
+			if a := e.receive(ctx, resp); e.made == nil {
+				return a
+			}
+			return e.absorb(ctx, e.made)
 		case e.left:
 			return e.lost(ctx, err)
 		case ctx.Err() != nil:
@@ -113,7 +125,8 @@ func (x *exchange) carry(ctx context.Context, run func() call.Answer) call.Answe
 	x.end()
 	switch {
 	case x.rest != nil && a.Body != nil:
-		a.Release = x.drain
+		rest, cancel := x.rest, x.cancelRead
+		a.Release = func() { drain(rest, cancel) }
 	case x.rest != nil:
 		x.rest.Close()
 		fallthrough
@@ -127,12 +140,12 @@ func (x *exchange) carry(ctx context.Context, run func() call.Answer) call.Answe
 // a connection whose response was not read whole cannot be used again, and a
 // new one costs more than the rest of an instant call. A server that keeps the
 // stream open after its answer loses the connection after a second.
-func (x *exchange) drain() {
-	late := time.AfterFunc(drainTime, func() { x.cancelRead(nil) })
-	io.Copy(io.Discard, io.LimitReader(x.rest, drainBytes))
+func drain(rest io.ReadCloser, cancel context.CancelCauseFunc) {
+	late := time.AfterFunc(drainTime, func() { cancel(nil) })
+	io.Copy(io.Discard, io.LimitReader(rest, drainBytes))
 	late.Stop()
-	x.rest.Close()
-	x.cancelRead(nil)
+	rest.Close()
+	cancel(nil)
 }
 
 const (
@@ -224,10 +237,11 @@ func (x *exchange) firstByte() {
 func isLeft(ctx context.Context) bool { return errors.Is(context.Cause(ctx), call.ErrLeft) }
 
 // passCancel tells the server that nobody wants the answer any more,
-// and lets the reading go on for a moment where a late answer may come (O22).
+// and lets the reading go on for a moment where a late answer may come (O22). A
+// task is cancelled by whoever follows it.
 func (x *exchange) passCancel(ctx context.Context) {
 	x.mu.Lock()
-	sent := !x.sent.IsZero()
+	sent := !x.sent.IsZero() && !x.tasked
 	x.mu.Unlock()
 	if sent && !x.sess.isModern && !isLeft(ctx) {
 		x.tellCancel("the call was cancelled")
@@ -240,7 +254,11 @@ func (x *exchange) passCancel(ctx context.Context) {
 		case <-x.c.ctx.Done():
 		}
 	}
-	x.abortNow(context.Cause(ctx))
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.tasked {
+		x.abort(context.Cause(ctx))
+	}
 }
 
 func (x *exchange) tellCancel(reason string) {
@@ -339,7 +357,20 @@ const takeOver = 32 << 10
 
 // answer turns the response into the call's answer. It may take over m's bytes.
 func (x *exchange) answer(m *mcp.Message) call.Answer {
-	if kind, _ := mcp.String(m.ResultType.Of(m.Raw)); kind != "" && kind != "complete" {
+	end := call.End{Outcome: call.Completed, ToolError: string(m.IsError.Of(m.Raw)) == "true"}
+	switch kind, _ := mcp.String(m.ResultType.Of(m.Raw)); {
+	case kind == "task" && x.sess.isModern, kind == "" && x.asTask != "":
+		made, err := createdTask(m, x.sess.isModern)
+		switch {
+		case err != nil:
+			return unusableTask(err)
+		case made != nil:
+			x.made = made
+			return call.Answer{}
+		}
+	case kind == "input_required" && x.sess.isModern:
+		end = passedOn
+	case kind != "" && kind != "complete":
 		return unfinished(kind)
 	}
 	if err := x.exec.Count(int64(len(m.Raw))); err != nil {
@@ -347,7 +378,6 @@ func (x *exchange) answer(m *mcp.Message) call.Answer {
 		errors.As(err, &cause)
 		return call.Answer{End: cause.End}
 	}
-	end := call.End{Outcome: call.Completed, ToolError: string(m.IsError.Of(m.Raw)) == "true"}
 	if m.Error.Ok() {
 		end = call.End{Outcome: call.Failed, Code: m.Code}
 	}

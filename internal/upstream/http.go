@@ -58,6 +58,7 @@ type httpConn struct {
 	adopted  map[adoptedKey]*adopted // sessions of an earlier process that its calls still live in
 
 	pending sync.Map // our id to *exchange, while a call runs: where Path B progress goes
+	tasks   taskBoard
 }
 
 // session is one era decision and, in the legacy era, one session.
@@ -71,6 +72,7 @@ type session struct {
 	left     atomic.Bool  // a call was left in it for the next process
 	probe    *probe       // under way; under httpConn.mu
 	stream   *standalone  // nil if not legacy
+	tasks    int          // legacy: what the server says of calls as tasks; see taskCapability
 }
 
 func (s *session) alive() { s.proven.Store(time.Now().UnixNano()) }

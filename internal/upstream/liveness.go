@@ -144,7 +144,7 @@ func (x *exchange) tick() {
 	silence, l := now.Sub(x.last), x.exec.Limits
 	ask := false
 	switch bound := x.silence(); {
-	case x.over:
+	case x.over || x.tasked:
 		x.mu.Unlock()
 		return
 	case !x.got && l.FirstByte > 0 && now.Sub(x.sent) >= l.FirstByte:
@@ -168,7 +168,7 @@ func (x *exchange) heard(v vital) {
 	defer x.mu.Unlock()
 	x.asking = false
 	switch {
-	case x.over || x.broken:
+	case x.over || x.broken || x.tasked:
 	case v == gone:
 		x.abort(errUnanswered)
 	case v == deaf:

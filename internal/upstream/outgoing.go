@@ -1,7 +1,10 @@
 package upstream
 
 import (
+	"bytes"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/longcall/longcall/internal/mcp"
 )
@@ -10,12 +13,29 @@ import (
 const clientInfo = `{"name":"longcall","version":"1"}`
 
 // modernMeta are the members that a stateless server needs with every request
-// (R-71). No capability is declared: requests of the server could not be
-// answered yet.
+// (R-71). Of capabilities there is only that we can follow tasks, whether or not
+// the agent can: they are absorbed (R-76).
 var modernMeta = []mcp.Member{
 	{Name: mcp.MetaKeyVersion, Value: []byte(`"` + mcp.LatestModern + `"`)},
 	{Name: mcp.MetaKeyClientInfo, Value: []byte(clientInfo)},
-	{Name: mcp.MetaKeyCapabilities, Value: []byte(`{}`)},
+	{Name: mcp.MetaKeyCapabilities, Value: []byte(`{` + tasksDeclared + `}`)},
+}
+
+const tasksDeclared = `"extensions":{"` + extensionTasks + `":{}}`
+
+// capabilities are those of a call: ours, and of the agent's those whose
+// requests reach it unchanged in a result (SPEC §4.2). agent is raw JSON.
+func capabilities(agent []byte) []byte {
+	members, _ := mcp.Members(agent) // Parse has checked it, if it is an object
+	b := []byte{'{'}
+	for _, m := range members {
+		switch m.Name {
+		case "elicitation", "sampling", "roots":
+			b = append(append(append(b, mcp.Quote(m.Name)...), ':'), m.Value...)
+			b = append(b, ',')
+		}
+	}
+	return append(append(b, tasksDeclared...), '}')
 }
 
 // hopLocal says which members of _meta end at this hop (SPEC §5.7).
@@ -29,15 +49,26 @@ func hopLocal(name string) bool {
 
 // outgoingCall makes the message for the tool server out of the agent's: our
 // id and progress token, the server's name of the tool, and the _meta of the
-// server's era, spliced into the agent's bytes. All else stays as it was (I12).
-func outgoingCall(request []byte, tool, id, token string, modern bool, traceparent string) ([]byte, error) {
+// server's era, spliced into the agent's bytes. All else stays as it was (I12),
+// but for the task of 2025-11-25: whether the agent wants one is between it and
+// us, and whether the server makes one is ours to ask, for as long as ttl; 0
+// means that we do not.
+func outgoingCall(request []byte, tool, id, token string, modern bool, traceparent string, ttl time.Duration) ([]byte, error) {
 	m, err := mcp.Parse(request)
+	if err == nil && asksForTask(&m) {
+		var params []byte
+		if params, err = mcp.EditObject(m.Params.Of(m.Raw), func(name string) bool { return name == "task" }); err == nil {
+			request = mcp.AppendEdited(nil, request, mcp.Edit{At: m.Params, With: params})
+			m, err = mcp.Parse(request)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
 	set := []mcp.Member{{Name: mcp.MetaKeyProgressToken, Value: mcp.Quote(token)}}
 	if modern {
 		set = append(set, modernMeta...)
+		set = append(set, mcp.Member{Name: mcp.MetaKeyCapabilities, Value: capabilities(m.MetaCapabilities.Of(m.Raw))})
 	}
 	if traceparent != "" {
 		set = append(set, mcp.Member{Name: "traceparent", Value: mcp.Quote(traceparent)})
@@ -50,14 +81,18 @@ func outgoingCall(request []byte, tool, id, token string, modern bool, tracepare
 		return nil, err
 	}
 	edits := []mcp.Edit{{At: m.ID, With: mcp.Quote(id)}, {At: m.Name, With: mcp.Quote(tool)}}
+	var more []byte // members of params
 	if m.Meta.Ok() {
 		edits = append(edits, mcp.Edit{At: m.Meta, With: meta})
 	} else {
+		more = append([]byte(`,"_meta":`), meta...)
+	}
+	if ttl > 0 {
+		more = fmt.Appendf(more, `,"task":{"ttl":%d}`, ttl.Milliseconds())
+	}
+	if more != nil {
 		end := m.Params.End - 1 // before the closing brace; a call's params are never empty
-		edits = append(edits, mcp.Edit{
-			At:   mcp.Span{Start: end, End: end},
-			With: slices.Concat([]byte(`,"_meta":`), meta),
-		})
+		edits = append(edits, mcp.Edit{At: mcp.Span{Start: end, End: end}, With: more})
 	}
 	slices.SortFunc(edits, func(a, b mcp.Edit) int { return a.At.Start - b.At.Start })
 	n := 0
@@ -66,6 +101,21 @@ func outgoingCall(request []byte, tool, id, token string, modern bool, tracepare
 	}
 	// A line of stdio must not break, and an HTTP body need not.
 	return mcp.OneLine(mcp.AppendEdited(make([]byte, 0, len(request)+n), request, edits...)), nil
+}
+
+// asksForTask says whether params may have a member "task". It looks beside the
+// arguments, which may be large.
+func asksForTask(m *mcp.Message) bool {
+	head, tail := m.Params.Of(m.Raw), []byte(nil)
+	if m.Arguments.Ok() {
+		head, tail = m.Raw[m.Params.Start:m.Arguments.Start], m.Raw[m.Arguments.End:m.Params.End]
+	}
+	for _, part := range [][]byte{head, tail} {
+		if bytes.Contains(part, []byte("task")) || bytes.IndexByte(part, '\\') >= 0 { // a name can be written with escapes
+			return true
+		}
+	}
+	return false
 }
 
 // outgoingRequest makes a request of our own. params is a raw JSON object or nil.

@@ -149,6 +149,7 @@ func (p *Pool) take(server, principal, session string) (*link, error) {
 		hooks := Hooks{
 			Log:         p.opt.Log.With("server", s.Name),
 			ListChanged: l.catalog.invalidate,
+			TaskSupport: l.catalog.taskSupport,
 			Reconnected: func(result string) {
 				if o := p.opt.Observer; o != nil {
 					o.UpstreamReconnected(s.Name, result)

@@ -28,7 +28,8 @@ type address struct {
 	URL     string `json:"url"`               // see urlDigest
 	Session string `json:"session,omitempty"` // Mcp-Session-Id
 	Version string `json:"version"`
-	Request string `json:"request"` // our request id, and the progress token
+	Tasks   int    `json:"tasks,omitempty"` // of the session: see session.tasks
+	Request string `json:"request"`         // our request id, and the progress token
 	// Apart says that progress comes on the session's standalone stream: what
 	// was not stored does not come again.
 	Apart bool   `json:"apart,omitempty"`
@@ -69,6 +70,9 @@ func (p *Pool) Resumable(r *call.Record) bool {
 			r.Address, r.Cursor = b, nil
 		}
 		return true
+	case addressTask:
+		r.Cursor = nil // what a stream brought before it does not come again
+		return s.Era != a.otherEra()
 	}
 	return false
 }
@@ -82,6 +86,9 @@ var errRestart = errors.New("longcall was restarted")
 func (c *httpConn) takeUp(ctx context.Context, x *call.Exec) call.Answer {
 	var a address
 	err := json.Unmarshal(x.Resume.Address, &a)
+	if a.Kind == addressTask {
+		return c.resumeTask(ctx, x)
+	}
 	after := a.After
 	if x.Resume.Cursor != nil {
 		after = string(x.Resume.Cursor)
@@ -89,7 +96,7 @@ func (c *httpConn) takeUp(ctx context.Context, x *call.Exec) call.Answer {
 	if err != nil || a.Kind != addressStream || after == "" {
 		return interrupted("longcall was restarted, and what it kept does not say where the call goes on.")
 	}
-	sess := c.adopt(a.Session, a.Version)
+	sess := c.adopt(a.Session, a.Version, a.Tasks)
 	defer c.release(sess)
 	e := &exchange{
 		c: c, exec: x, sess: sess, id: a.Request, done: make(chan struct{}),
@@ -122,13 +129,13 @@ type adoptedKey struct{ id, version string }
 // adopt gives the session of an earlier process. It becomes the connection's if
 // there is none yet; a new call then first proves that the server still holds
 // it. Its caller gives it back with release.
-func (c *httpConn) adopt(id, version string) *session {
+func (c *httpConn) adopt(id, version string, tasks int) *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := adoptedKey{id, version}
 	a := c.adopted[k]
 	if a == nil {
-		a = &adopted{session: &session{id: id, version: version}}
+		a = &adopted{session: &session{id: id, version: version, tasks: tasks}}
 		a.suspect.Store(true)
 		c.adopted[k] = a
 		if id != "" && !c.closed {
@@ -202,7 +209,7 @@ func (x *exchange) address(cursor []byte) {
 // keepAddress stores the address as it is now. x.mu is held.
 func (x *exchange) keepAddress(cursor []byte) {
 	body, err := json.Marshal(address{
-		Kind: addressStream, URL: x.c.digest, Session: x.sess.id, Version: x.sess.version, Request: x.id, Apart: x.apart,
+		Kind: addressStream, URL: x.c.digest, Session: x.sess.id, Version: x.sess.version, Tasks: x.sess.tasks, Request: x.id, Apart: x.apart,
 	})
 	if err != nil {
 		return // strings always marshal
@@ -245,7 +252,7 @@ func (x *exchange) note(format string, args ...any) {
 	defer x.mu.Unlock()
 	switch {
 	case x.over:
-	case !x.addressed:
+	case true:
 		x.exec.Note(format, args...)
 	case len(x.later) < maxLater:
 		x.later = append(x.later, fmt.Sprintf(format, args...))

@@ -41,6 +41,9 @@ type Hooks struct {
 	Reconnected func(result string) // "session", "resumed", "lost": an upstream connection was renewed
 	Restarted   func()              // a process was started again
 	Log         *slog.Logger
+	// TaskSupport is what the server's list says of a tool's execution as a
+	// task: "required", "optional", or anything else. It may wait for the list.
+	TaskSupport func(ctx context.Context, tool string) string
 }
 
 // conn is one connection to a tool server: a session, a process, or nothing

@@ -180,6 +180,8 @@ func (s *standalone) handle(data []byte) {
 		}
 	case m.Method == mcp.MethodToolsChanged:
 		s.c.hooks.ListChanged()
+	case m.Method == methodTaskStatus:
+		s.c.tasks.word(&m)
 	default:
 		s.c.unattributed(&m)
 	}
@@ -250,6 +252,7 @@ func (x *exchange) progress(m *mcp.Message, cursor []byte) {
 		return
 	}
 	x.touch()
+	x.reached = reached(x.reached, m)
 	if l := x.limit(); l > 0 && int64(len(m.Raw)) > l { // the standalone stream has the limit of the server
 		x.exec.Note("%s", skipped(l))
 		return

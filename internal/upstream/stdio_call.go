@@ -18,7 +18,11 @@ import (
 func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a call.Answer, ok bool) {
 	p := w.expect(x)
 	defer w.forget(p)
-	message, err := outgoingCall(x.Spec.Request, x.Spec.Tool, p.id, p.token, w.modern, x.Spec.Traceparent)
+	if w.canTask {
+		// A task is no gain where the tool may do without: the process ends with us.
+		p.asTask = w.hooks.legacyTask(ctx, x.Spec.Tool, false)
+	}
+	message, err := outgoingCall(x.Spec.Request, x.Spec.Tool, p.id, p.token, w.modern, x.Spec.Traceparent, taskTTL(p.asTask, x.Limits.Total))
 	if err != nil {
 		return failed("Not started: the request cannot be passed on: %v. Nothing was sent.", err), true
 	}
@@ -44,28 +48,33 @@ func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a c
 		case <-p.wake:
 			r, stop := p.got()
 			if r != nil {
-				return w.answer(x, r), true
+				return w.finish(ctx, x, p, r), true
 			}
 			return w.stopped(p, stop), true
 		case <-w.ended:
 			if r, _ := p.got(); r != nil {
-				return w.answer(x, r), true
+				return w.finish(ctx, x, p, r), true
 			}
-			a := interrupted("%s while the call ran. longcall starts it again at its next use.", w.cause)
-			a.Text += w.tail
-			return a, true
+			return w.lost(), true
 		case <-ctx.Done():
 			return w.cancelled(ctx, x, p), true
 		case <-timer.C:
 			if limit := t.hit(); limit != "" {
 				if r, _ := p.got(); r != nil {
-					return w.answer(x, r), true
+					return w.finish(ctx, x, p, r), true
 				}
 				return w.overdue(p, limit, x.Limits), true
 			}
 			timer.Reset(t.next())
 		}
 	}
+}
+
+// lost is the answer for a call whose process has ended.
+func (w *wire) lost() call.Answer {
+	a := interrupted("%s while the call ran. longcall starts it again at its next use.", w.cause)
+	a.Text += w.tail
+	return a
 }
 
 // answer makes the call's end out of the response.
@@ -78,7 +87,7 @@ func (w *wire) answer(x *call.Exec, r *response) call.Answer {
 		return tooLarge(w.limit)
 	case r.trouble != "":
 		return failed("The tool server %q ended the call, but %s. The tool did run.", w.name, r.trouble)
-	case r.kind != "" && r.kind != "complete":
+	case r.kind != "" && r.kind != "complete" && !(r.kind == "input_required" && w.modern):
 		return unfinished(r.kind)
 	case x.Limits.Message > 0 && r.size > x.Limits.Message:
 		return tooLarge(x.Limits.Message)
@@ -90,9 +99,12 @@ func (w *wire) answer(x *call.Exec, r *response) call.Answer {
 		}
 	}
 	a := call.Answer{Body: r.body, Hole: r.hole}
-	if r.failed {
+	switch {
+	case r.failed:
 		a.Outcome, a.Code = call.Failed, r.code
-	} else {
+	case r.kind == "input_required":
+		a.End = passedOn
+	default:
 		a.Outcome, a.ToolError = call.Completed, r.toolError
 	}
 	return a
@@ -136,7 +148,7 @@ func (w *wire) overdue(p *waiter, limit string, l call.Limits) call.Answer {
 // not what the call ends with.
 func (w *wire) cancelled(ctx context.Context, x *call.Exec, p *waiter) call.Answer {
 	if r, _ := p.got(); r != nil {
-		return w.answer(x, r)
+		return w.finish(ctx, x, p, r)
 	}
 	if isLeft(ctx) {
 		return call.Answer{}
@@ -165,7 +177,7 @@ func (w *wire) cancelled(ctx context.Context, x *call.Exec, p *waiter) call.Answ
 			if r == nil {
 				continue
 			}
-			if a := w.answer(x, r); a.Body != nil && (asked || a.Outcome == call.Completed) {
+			if a := w.finish(ctx, x, p, r); a.Body != nil && (asked || a.Outcome == call.Completed) {
 				return a
 			}
 		case <-w.ended:

@@ -228,6 +228,7 @@ func (h *hello) initialized(r *response) error {
 		return fmt.Errorf("it speaks protocol version %q, which longcall does not", printable([]byte(version)))
 	}
 	h.life.wire.modern = false
+	h.life.wire.canTask = taskCapability(result) > 0
 	h.life.wire.send([]byte(`{"jsonrpc":"2.0","method":"` + mcp.MethodInitialized + `"}`))
 	return nil
 }

@@ -31,6 +31,10 @@ type wire struct {
 	out    *outbox
 	epoch  time.Time
 	modern bool // set by the handshake, before the first call
+	tasks  taskBoard
+
+	// legacy: calls can be sent as tasks; set by the handshake
+	canTask bool
 
 	mu      sync.Mutex
 	serial  uint64
@@ -90,11 +94,15 @@ type waiter struct {
 	id, token string        // ours; no token if it is no call
 	of        *call.Spec    // of the call; nil if it is none
 	wake      chan struct{} // answer or stop was set; holds one
+	asTask    string        // the tool's task support, if the call was sent as a legacy task
 	last      atomic.Int64  // when something came for it, since epoch; 0 if never
+	reached   atomic.Uint64 // bits of the highest progress value
+	forgotten bool          // nobody waits any more; under wire.mu
 
 	mu     sync.Mutex
 	x      *call.Exec // nil if it is no call, or the call has returned
 	answer *response
+	goesOn bool  // the answer made a task of the call: more may come for it
 	stop   error // the record takes no more: why
 }
 
@@ -110,6 +118,7 @@ type response struct {
 	trouble   string // why there is no usable message
 	kind      string // resultType, empty with the eras that have none
 	tooLarge  bool
+	made      *madeTask // of the call; nil if none
 }
 
 // expect registers a request; x is nil if it is no call.
@@ -142,6 +151,7 @@ func (w *wire) dropLocked(p *waiter) {
 func (w *wire) forget(p *waiter) {
 	w.mu.Lock()
 	w.dropLocked(p)
+	p.forgotten = true
 	w.mu.Unlock()
 	p.mu.Lock()
 	p.x = nil
@@ -185,7 +195,7 @@ func (w *wire) emit(p *waiter, kind call.Kind, body []byte, hole int) {
 	p.last.Store(w.since())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.x == nil || p.answer != nil || p.stop != nil {
+	if p.x == nil || p.answer != nil && !p.goesOn || p.stop != nil {
 		return
 	}
 	p.x.FirstByte()
@@ -202,7 +212,7 @@ func (w *wire) emit(p *waiter, kind call.Kind, body []byte, hole int) {
 func (p *waiter) note(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.x != nil && p.answer == nil {
+	if p.x != nil && (p.answer == nil || p.goesOn) {
 		p.x.Note(format, args...)
 	}
 }
@@ -305,6 +315,7 @@ func (w *wire) response(m *mcp.Message) {
 		toolError: bytes.Equal(m.IsError.Of(m.Raw), []byte("true")), size: int64(len(m.Raw)),
 	}
 	r.kind, _ = mcp.String(m.ResultType.Of(m.Raw))
+	r.made = w.made(p, m)
 	r.body, r.hole = m.WithHole(m.ID)
 	w.settle(p, r)
 }
@@ -321,6 +332,7 @@ func (w *wire) notification(m *mcp.Message) {
 			return
 		}
 		body, hole := m.WithHole(m.ProgressToken)
+		p.reached.Store(math.Float64bits(reached(math.Float64frombits(p.reached.Load()), m)))
 		w.emit(p, call.KindProgress, body, hole)
 	case mcp.MethodMessage:
 		// It names no call: it is this call's only if there is no other, and
@@ -332,6 +344,8 @@ func (w *wire) notification(m *mcp.Message) {
 			return
 		}
 		w.emit(p, call.KindMessage, mcp.OneLine(bytes.Clone(m.Raw)), -1)
+	case methodTaskStatus:
+		w.tasks.word(m)
 	case mcp.MethodToolsChanged:
 		if w.hooks.ListChanged != nil {
 			w.hooks.ListChanged()

@@ -162,6 +162,9 @@ func (x *exchange) take(m *mcp.Message, cursor []byte) (a call.Answer, done bool
 	case m.Method == mcp.MethodToolsChanged:
 		x.c.hooks.ListChanged()
 		return a, false
+	case m.Method == methodTaskStatus:
+		x.c.tasks.word(m)
+		return a, false
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
