@@ -157,8 +157,8 @@ func (a *attachment) stream() {
 // Clients of older ones fail on empty data.
 func (a *attachment) prime() {
 	b := a.take()
+	*b = append(*b, commentOpen...)
 	if a.prefix == nil || a.x.version < mcp.V20251125 {
-		*b = append(*b, commentOpen...)
 		return
 	}
 	if age := a.x.set.StreamAge; age > 0 {

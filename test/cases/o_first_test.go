@@ -83,7 +83,10 @@ func TestO2Keepalive(t *testing.T) {
 					t.Errorf("the result is not an event: %q", head)
 				}
 				for l := range strings.SplitSeq(head, "\n") {
-					if l != "" && !strings.HasPrefix(l, ":") {
+					// Since 2025-11-25 a stream begins with an event without data,
+					// and events have ids: that is no message.
+					primes := agent == wire.Legacy && (strings.HasPrefix(l, "id: ") || l == "retry: 1000" || l == "data: ")
+					if l != "" && !primes && !strings.HasPrefix(l, ":") {
 						t.Errorf("the line %q before the result", l)
 					}
 				}
