@@ -286,11 +286,12 @@ func (a *attachment) step(beat time.Duration) time.Duration {
 
 // planned does what is due now; it returns true if the attachment is over.
 func (a *attachment) planned(ev *call.Event) bool {
-	if a.due.IsZero() && a.ends.IsZero() {
+	asks := a.task && ev.Kind != call.KindBeat && a.call.ServerTask()
+	if a.due.IsZero() && a.ends.IsZero() && !asks {
 		return false
 	}
 	now := time.Now()
-	if !a.due.IsZero() && (!now.Before(a.due) || a.task && ev.Kind != call.KindBeat && a.call.ServerTask()) {
+	if asks || !a.due.IsZero() && !now.Before(a.due) {
 		a.due = time.Time{}
 		if a.handOff() {
 			return true

@@ -92,7 +92,8 @@ func (x *exchange) knownTool(s *session, server, tool string) []byte {
 	if s != nil {
 		session = s.id
 	}
-	// The context is over: what is not known now is not waited for.
+	spent, cancel := context.WithCancel(x.r.Context())
+	cancel() // what is not known now is not waited for
 	tools, _, _ := x.h.opt.Catalog.Tools(spent, x.q.Principal, session, server)
 	for _, t := range tools {
 		if t.Name == tool {
@@ -152,9 +153,6 @@ func (a *attachment) budget(p Profile) {
 	}
 	if a.task {
 		budget = p.TaskBudget
-		if budget <= 0 {
-			budget = time.Millisecond
-		}
 	}
 	if budget > 0 && a.policy.HandOff {
 		a.due = a.x.out.start.Add(budget)
@@ -216,13 +214,6 @@ func (x *exchange) over() {
 	x.out.write(commentOpen)
 	x.out.flush()
 }
-
-// spent is over: what is asked with it is answered from memory.
-var spent = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 // ownToolNames are the names that longcall's own tools have at an endpoint.
 type ownToolNames struct{ await, list, cancel string }
