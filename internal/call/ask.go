@@ -1,5 +1,7 @@
 package call
 
+import "encoding/json"
+
 // maxAnswers is how many answers may wait for a call's runner; one more gives
 // ErrFull.
 const maxAnswers = 16
@@ -16,8 +18,8 @@ func (c *Call) Asked() []byte {
 }
 
 // Answer gives input responses, a JSON object by key, to the call; keys is a
-// JSON array of their names, for the record. A call that asks nothing ignores
-// it.
+// JSON array of their names, for the record. What was answered is asked no more,
+// at once: a key is never used twice. A call that asks nothing ignores it.
 func (c *Call) Answer(responses, keys []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,11 +33,55 @@ func (c *Call) Answer(responses, keys []byte) error {
 	}
 	select {
 	case c.answers <- responses:
+		c.settled(keys)
+		c.asked = c.open(c.asked)
 		c.appendLocked(Event{Kind: KindAnswer, Hole: -1, Body: keys})
 		return nil
 	default:
 		return ErrFull
 	}
+}
+
+// settled notes keys, a JSON array, that have an answer; c.mu is held.
+func (c *Call) settled(keys []byte) {
+	var list []string
+	if json.Unmarshal(keys, &list) != nil {
+		return
+	}
+	if c.answered == nil {
+		c.answered = map[string]bool{}
+	}
+	for _, k := range list {
+		c.answered[k] = true
+	}
+}
+
+// open is requests without those that have an answer: a tool server may still
+// list one while the answer is on its way to it. It is nil if none is left; c.mu
+// is held.
+func (c *Call) open(requests []byte) []byte {
+	if requests == nil || len(c.answered) == 0 {
+		return requests
+	}
+	var all map[string]json.RawMessage
+	if json.Unmarshal(requests, &all) != nil {
+		return requests
+	}
+	n := len(all)
+	for k := range c.answered {
+		delete(all, k)
+	}
+	switch len(all) {
+	case n:
+		return requests
+	case 0:
+		return nil
+	}
+	left, err := json.Marshal(all)
+	if err != nil {
+		return requests
+	}
+	return left
 }
 
 // Stored says whether the call survives a crash of the process.

@@ -118,17 +118,18 @@ type Call struct {
 	ended     bool // the terminal event is shown
 	wakes     []chan struct{}
 
-	asked      []byte      // input requests that wait for an answer, as in KindAsk
-	answers    chan []byte // for the runner; nil until it asked
-	address    bool        // the runner said where the call can be found again
-	resume     *Resume     // of an adopted call
-	serverTask bool        // the tool server made a task of it
-	left       bool        // it stays for the next process
-	foreign    bool        // another process carries it to its end: see Follow
-	readers    int         // attachments that show it now
-	indexed    bool        // in Engine.joinable
-	queued     bool        // in Engine.owed
-	alone      *time.Timer // cancels the call, unless a reader comes
+	asked      []byte          // input requests that wait for an answer, as in KindAsk
+	answered   map[string]bool // keys of those that have one
+	answers    chan []byte     // for the runner; nil until it asked
+	address    bool            // the runner said where the call can be found again
+	resume     *Resume         // of an adopted call
+	serverTask bool            // the tool server made a task of it
+	left       bool            // it stays for the next process
+	foreign    bool            // another process carries it to its end: see Follow
+	readers    int             // attachments that show it now
+	indexed    bool            // in Engine.joinable
+	queued     bool            // in Engine.owed
+	alone      *time.Timer     // cancels the call, unless a reader comes
 }
 
 // ID of the call.

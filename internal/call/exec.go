@@ -50,7 +50,8 @@ func (x *Exec) Address(body []byte) {
 }
 
 // Ask shows the input requests that the tool server waits for now, a JSON object
-// by key; nil or {} if it waits for none any more. Answers come by Answers.
+// by key; nil or {} if it waits for none any more. Those that were answered are
+// left out. Answers come by Answers.
 func (x *Exec) Ask(requests []byte) {
 	c := x.c
 	c.mu.Lock()
@@ -58,6 +59,7 @@ func (x *Exec) Ask(requests []byte) {
 	if string(requests) == "{}" {
 		requests = nil
 	}
+	requests = c.open(requests)
 	c.asked = requests
 	if c.answers == nil {
 		c.answers = make(chan []byte, maxAnswers)

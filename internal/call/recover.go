@@ -162,6 +162,11 @@ func (e *Engine) Get(ctx context.Context, principal string, id ID) (*Call, error
 	if c.rec.Principal != principal {
 		return nil, ErrUnknown
 	}
+	if c.elsewhere() { // what became of it is in the log only
+		if err := c.refresh(ctx); err != nil {
+			return nil, err
+		}
+	}
 	return c, nil
 }
 
