@@ -88,6 +88,7 @@ func (j *Journal) Running(ctx context.Context, epoch uint64) ([]call.Record, err
 		}
 		defer r.c.drop(s)
 		s.int(1, int64(epoch))
+		alive := map[uint64]bool{}
 		for {
 			ok, err := s.step()
 			if err != nil || !ok {
@@ -100,6 +101,12 @@ func (j *Journal) Running(ctx context.Context, epoch uint64) ([]call.Record, err
 			if err != nil {
 				return err
 			}
+			a, ok := alive[rec.Epoch]
+			if !ok {
+				a = j.alive(rec.Epoch)
+				alive[rec.Epoch] = a
+			}
+			rec.Alive = a
 			records = append(records, *rec)
 		}
 	})

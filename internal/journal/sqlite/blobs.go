@@ -18,7 +18,8 @@ import (
 //
 // Most of what a file costs is the kernel finding memory for its pages. Once
 // large bodies come, spare files are made ahead: to write over their pages
-// costs a tenth, and somebody waits for that.
+// costs a tenth, and somebody waits for that. Their names hold the epoch, since
+// two processes may write here at a time: see Drain.
 type blobs struct {
 	dir   string
 	sync  bool
@@ -101,7 +102,7 @@ func (b *blobs) open(name string) (*os.File, error) {
 }
 
 // makeSpares is a goroutine that keeps spare files ready until quit.
-func (b *blobs) makeSpares(quit <-chan struct{}) {
+func (b *blobs) makeSpares(epoch uint64, quit <-chan struct{}) {
 	defer func() {
 		for len(b.spares) > 0 {
 			f := <-b.spares
@@ -116,7 +117,7 @@ func (b *blobs) makeSpares(quit <-chan struct{}) {
 			return
 		}
 		for len(b.spares) < spareFiles {
-			f, err := b.spare(i)
+			f, err := b.spare(fmt.Sprintf("%s%d-%d", spareName, epoch, i))
 			if err != nil {
 				break // the disk is full or worse: whoever has a body finds out
 			}
@@ -126,8 +127,8 @@ func (b *blobs) makeSpares(quit <-chan struct{}) {
 	}
 }
 
-func (b *blobs) spare(i int) (*os.File, error) {
-	name := filepath.Join(b.dir, spareName+strconv.Itoa(i))
+func (b *blobs) spare(name string) (*os.File, error) {
+	name = filepath.Join(b.dir, name)
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
@@ -163,7 +164,37 @@ func (b *blobs) remove(f file) {
 	}
 }
 
-// sweep removes files that no row names, and sums up the rest.
+// parseFile says which body the file with that name holds.
+func parseFile(name string) (f file, ok bool) {
+	call, seq, ok := strings.Cut(name, "-")
+	n, err1 := strconv.ParseInt(call, 10, 64)
+	s, err2 := strconv.ParseUint(seq, 10, 64)
+	return file{n, s}, ok && err1 == nil && err2 == nil
+}
+
+// recount sums up the files again, also those that another process wrote. What
+// is written or removed meanwhile may be off by its size.
+func (b *blobs) recount() error {
+	before := b.bytes.Load()
+	entries, err := os.ReadDir(b.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	sum := int64(0)
+	for _, e := range entries {
+		if _, ok := parseFile(e.Name()); !ok {
+			continue
+		}
+		if fi, err := e.Info(); err == nil {
+			sum += fi.Size()
+		}
+	}
+	b.bytes.Add(sum - before)
+	return nil
+}
+
+// sweep removes files that no row names, and sums up the rest. A file may be
+// there before its row if a process that still lives is about to end the call.
 func (w *writer) sweep() error {
 	b := w.j.blobs
 	entries, err := os.ReadDir(b.dir)
@@ -173,31 +204,44 @@ func (w *writer) sweep() error {
 		}
 		return err
 	}
-	find, err := w.c.prepare("SELECT 1 FROM events WHERE key = ?1 AND file IS NOT NULL")
+	find, err := w.c.prepare(`SELECT EXISTS (SELECT 1 FROM events WHERE key = ?1 AND file IS NOT NULL),
+		(SELECT epoch FROM calls WHERE n = ?2 AND NOT EXISTS (SELECT 1 FROM ends WHERE ends.n = ?2))`)
 	if err != nil {
 		return err
 	}
 	defer w.c.drop(find)
+	known := map[uint64]bool{}
+	alive := func(epoch uint64) bool {
+		a, ok := known[epoch]
+		if !ok {
+			a = w.j.alive(epoch)
+			known[epoch] = a
+		}
+		return a
+	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), spareName) {
-			os.Remove(filepath.Join(b.dir, e.Name()))
-		}
-		call, seq, ok := strings.Cut(e.Name(), "-")
-		n, err1 := strconv.ParseInt(call, 10, 64)
-		s, err2 := strconv.ParseInt(seq, 10, 64)
-		if !ok || err1 != nil || err2 != nil {
-			continue // not ours
-		}
-		find.int(1, n<<seqBits|s)
-		found, err := find.step()
-		if err != nil {
-			return err
-		}
-		if !found {
-			os.Remove(filepath.Join(b.dir, e.Name()))
+		if rest, ok := strings.CutPrefix(e.Name(), spareName); ok {
+			epoch, _, _ := strings.Cut(rest, "-")
+			if n, err := strconv.ParseUint(epoch, 10, 64); err != nil || !alive(n) {
+				os.Remove(filepath.Join(b.dir, e.Name()))
+			}
 			continue
 		}
+		f, ok := parseFile(e.Name())
+		if !ok {
+			continue // not ours
+		}
+		find.int(1, f.n<<seqBits|int64(f.seq))
+		find.int(2, f.n)
+		if _, err := find.step(); err != nil {
+			return err
+		}
+		litter := find.colInt(0) == 0 && (find.colNull(1) || !alive(uint64(find.colInt(1))))
 		find.reset()
+		if litter {
+			os.Remove(b.path(f))
+			continue
+		}
 		if fi, err := e.Info(); err == nil {
 			b.bytes.Add(fi.Size())
 		}

@@ -213,7 +213,13 @@ func (j *Journal) putBack(ops []op, since time.Time) bool {
 	}
 	j.queue, j.other = append(ops, j.queue...), j.queue[:0]
 	j.urgent, j.since = true, since
-	j.laterLocked(min(max(2*j.pause, time.Millisecond), 25*time.Millisecond))
+	longest := 25 * time.Millisecond
+	if j.shared.Load() {
+		// It is a process like this one that holds it, for a millisecond at a
+		// time, and again and again: who looks seldom comes seldom to its turn.
+		longest = time.Millisecond
+	}
+	j.laterLocked(min(max(2*j.pause, time.Millisecond), longest))
 	return true
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
@@ -84,7 +85,8 @@ type Journal struct {
 	path  string
 	opt   Options
 	epoch uint64
-	lock  *lockFile
+	lock  *lockFile // of the folder
+	own   *lockFile // of the epoch
 	blobs *blobs
 	pool  *pool
 
@@ -94,9 +96,12 @@ type Journal struct {
 	quit   chan struct{}   // closed by Close: write the rest and end
 	life   context.Context // ends with Close, for what the journal does for itself
 	end    context.CancelFunc
+	rest   context.CancelFunc // ends the maintainer before that
+	rested chan struct{}      // closed when it has ended
 	wg     sync.WaitGroup
 	wal    wal
 	chores chan struct{} // calls the maintainer
+	shared atomic.Bool   // another process writes to the database, too
 
 	mu       sync.Mutex
 	queue    []op
@@ -112,6 +117,7 @@ type Journal struct {
 	next     int64                // number of the next call
 	delivers int                  // deliveries in the queue or being written
 	touched  map[string]time.Time // when which session was noted as used
+	draining bool
 	closed   bool
 	stats    Stats
 
@@ -148,6 +154,7 @@ func Open(ctx context.Context, path string, opt Options) (*Journal, error) {
 		wake:   make(chan struct{}, 1),
 		quit:   make(chan struct{}),
 		chores: make(chan struct{}, 1),
+		rested: make(chan struct{}),
 		timer:  time.NewTimer(time.Hour),
 		runs:   map[call.ID]*run{}, recents: map[call.ID]int64{}, touched: map[string]time.Time{},
 	}
@@ -156,12 +163,20 @@ func Open(ctx context.Context, path string, opt Options) (*Journal, error) {
 	m, err := j.open(ctx)
 	if err != nil {
 		j.end()
+		if j.own != nil {
+			j.own.release()
+		}
 		lock.release()
 		return nil, err
 	}
 	j.wg.Go(j.write)
-	j.wg.Go(m.run)
-	j.wg.Go(func() { j.blobs.makeSpares(j.quit) })
+	duty, rest := context.WithCancel(j.life)
+	j.rest = rest
+	j.wg.Go(func() {
+		defer close(j.rested)
+		m.run(duty)
+	})
+	j.wg.Go(func() { j.blobs.makeSpares(j.epoch, j.quit) })
 	return j, nil
 }
 
@@ -181,27 +196,35 @@ func (j *Journal) open(ctx context.Context) (_ *maintainer, err error) {
 	if j.w, err = newWriter(j); err != nil {
 		return nil, j.explain("open", err)
 	}
-	m, err := newMaintainer(j)
-	if err == nil {
-		err = j.start()
-	}
-	if err != nil {
-		if m != nil {
-			m.close()
+	defer func() {
+		if err != nil {
+			j.w.close()
 		}
-		j.w.close()
+	}()
+	// Until it runs, waiting for another process is up to SQLite: see prepare.
+	if err := j.w.c.exec("PRAGMA busy_timeout = 2000"); err != nil {
+		return nil, j.explain("open", err)
+	}
+	epoch, err := j.w.c.queryInt("UPDATE owner SET epoch = epoch + 1 WHERE id = 1 RETURNING epoch")
+	if err != nil {
+		return nil, j.explain("open", err)
+	}
+	j.epoch = uint64(epoch)
+	if err := j.lockEpoch(); err != nil {
+		return nil, err
+	}
+	if err := j.start(); err != nil {
+		return nil, j.explain("open", err)
+	}
+	m, err := newMaintainer(j)
+	if err != nil {
 		return nil, j.explain("open", err)
 	}
 	return m, nil
 }
 
-// start takes the next epoch and call number.
-func (j *Journal) start() error {
-	epoch, err := j.w.c.queryInt("UPDATE owner SET epoch = epoch + 1 WHERE id = 1 RETURNING epoch")
-	if err != nil {
-		return err
-	}
-	j.epoch = uint64(epoch)
+// start finds the next call number, and tidies up after earlier processes.
+func (j *Journal) start() (err error) {
 	// Numbers are never used twice, even if their calls are gone.
 	j.next, err = j.w.c.queryInt("SELECT max(coalesce((SELECT max(n) FROM calls), 0) + 1, low, indexed + 1) FROM owner")
 	if err != nil {
@@ -210,7 +233,10 @@ func (j *Journal) start() error {
 	if err := j.w.indexAll(); err != nil {
 		return err
 	}
-	return j.w.sweep()
+	if err := j.w.sweep(); err != nil {
+		return err
+	}
+	return j.w.c.exec("PRAGMA busy_timeout = 0")
 }
 
 // Epoch is of this opening: higher than that of every one before.
@@ -233,6 +259,8 @@ func (j *Journal) Close() error {
 	j.turn <- struct{}{} // and nobody gets it again
 	j.w.close()
 	j.pool.close()
+	j.own.release()
+	os.Remove(j.own.f.Name()) // if it stays, the next start removes it
 	j.lock.release()
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 // system lets go of it when the process ends, however it ends.
 type lockFile struct{ f *os.File }
 
+// takeLock takes the lock of the file at path, and makes the file.
 func takeLock(path string) (*lockFile, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -44,4 +45,9 @@ func holder(f *os.File) string {
 
 // release lets go of the lock. The file stays: removing it would let two
 // processes hold a lock of the same name.
-func (l *lockFile) release() { l.f.Close() }
+func (l *lockFile) release() {
+	// A child that is about to start may still have the file open for a moment:
+	// closing it would not be enough.
+	unlock(l.f)
+	l.f.Close()
+}

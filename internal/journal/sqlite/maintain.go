@@ -71,17 +71,17 @@ func (j *Journal) callMaintainer() {
 }
 
 // run is the maintainer's goroutine.
-func (m *maintainer) run() {
+func (m *maintainer) run(ctx context.Context) {
 	defer m.close()
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
 	for {
 		select {
 		case <-m.j.chores:
-			m.urgent(m.j.life)
+			m.urgent(ctx)
 		case <-tick.C:
-			m.tick(m.j.life)
-		case <-m.j.quit:
+			m.tick(ctx)
+		case <-ctx.Done():
 			return
 		}
 	}
@@ -120,6 +120,9 @@ func (m *maintainer) tick(ctx context.Context) {
 		m.frames, m.idle = n, 0
 	}
 	j.pool.trim(idleReader)
+	if j.shared.Load() {
+		m.note(m.share())
+	}
 	j.mu.Lock()
 	recent, failed := len(j.recents), j.failed
 	j.mu.Unlock()
@@ -140,6 +143,29 @@ func (m *maintainer) tick(ctx context.Context) {
 	if m.idle >= 2 && m.frames > 0 {
 		m.truncate()
 	}
+}
+
+// share does what is to be done while another process writes, too: its commits
+// and its files are not counted here. When that one is gone, it is the last time.
+func (m *maintainer) share() error {
+	j := m.j
+	const page = 4096
+	size := sizeOf(j.path + "-wal")
+	if size > walStep*page {
+		_, _, _ = m.c.checkpoint(lib.SQLITE_CHECKPOINT_PASSIVE) // there is a next one
+	}
+	if size > walFull*page {
+		m.truncate()
+	}
+	if m.ticks%retainEvery != 0 {
+		return nil
+	}
+	others := j.others()
+	if err := j.blobs.recount(); err != nil {
+		return err
+	}
+	j.shared.Store(others)
+	return nil
 }
 
 // checkpoint moves pages while others write, and all of them if the WAL is full.

@@ -218,6 +218,9 @@ func (j *Journal) Create(ctx context.Context, r *call.Record, events ...call.Eve
 
 	j.mu.Lock()
 	err := j.hasRoom(ctx, cost)
+	if j.draining {
+		err = call.ErrStopping
+	}
 	if err == nil && j.recents[r.ID] != 0 {
 		err = fmt.Errorf("create call %s: there is such a call", r.ID)
 	}

@@ -17,6 +17,10 @@ func TestMain(m *testing.M) {
 		crashChild(dir)
 		return
 	}
+	if dir := os.Getenv(ownerDir); dir != "" {
+		ownerChild(dir)
+		return
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -427,7 +427,7 @@ func (w *writer) deleteEvents(n int64, first, last, spare uint64) (int, error) {
 	w.holeFiles.int(1, from)
 	w.holeFiles.int(2, to)
 	w.holeFiles.int(3, n<<seqBits|int64(spare))
-	for w.j.blobs.bytes.Load() > 0 {
+	for w.j.blobs.bytes.Load() > 0 || w.j.shared.Load() {
 		ok, err := w.holeFiles.step()
 		if err != nil {
 			return 0, err
