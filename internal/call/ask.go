@@ -19,7 +19,7 @@ func (c *Call) Asked() []byte {
 
 // Answer gives input responses, a JSON object by key, to the call; keys is a
 // JSON array of their names, for the record. What was answered is asked no more,
-// at once: a key is never used twice. A call that asks nothing ignores it.
+// at once. A call that asks nothing ignores it.
 func (c *Call) Answer(responses, keys []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (c *Call) Answer(responses, keys []byte) error {
 	}
 }
 
-// settled notes keys, a JSON array, that have an answer; c.mu is held.
+// settled notes keys, a JSON array, whose answers wait for the runner; c.mu is held.
 func (c *Call) settled(keys []byte) {
 	var list []string
 	if json.Unmarshal(keys, &list) != nil {
@@ -56,9 +56,9 @@ func (c *Call) settled(keys []byte) {
 	}
 }
 
-// open is requests without those that have an answer: a tool server may still
-// list one while the answer is on its way to it. It is nil if none is left; c.mu
-// is held.
+// open is requests without those whose answers wait for the runner, which may
+// have asked the tool server before they came. It is nil if none is left; c.mu is
+// held.
 func (c *Call) open(requests []byte) []byte {
 	if requests == nil || len(c.answered) == 0 {
 		return requests

@@ -119,7 +119,7 @@ type Call struct {
 	wakes     []chan struct{}
 
 	asked      []byte          // input requests that wait for an answer, as in KindAsk
-	answered   map[string]bool // keys of those that have one
+	answered   map[string]bool // keys of answers that the runner has not taken
 	answers    chan []byte     // for the runner; nil until it asked
 	address    bool            // the runner said where the call can be found again
 	resume     *Resume         // of an adopted call

@@ -50,14 +50,17 @@ func (x *Exec) Address(body []byte) {
 }
 
 // Ask shows the input requests that the tool server waits for now, a JSON object
-// by key; nil or {} if it waits for none any more. Those that were answered are
-// left out. Answers come by Answers.
+// by key; nil or {} if it waits for none any more. Those whose answers the runner
+// has still to take from Answers are left out.
 func (x *Exec) Ask(requests []byte) {
 	c := x.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if string(requests) == "{}" {
 		requests = nil
+	}
+	if len(c.answers) == 0 {
+		clear(c.answered) // from here on the runner knows best
 	}
 	requests = c.open(requests)
 	c.asked = requests
