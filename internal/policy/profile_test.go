@@ -18,12 +18,12 @@ func TestProfilesOfHosts(t *testing.T) {
 		await, awaitToken   int
 	}{
 		// Nobody is named, so O2 and A9 want a plain answer after 12 s.
-		{"", "unknown", 25, 50, true, 8, 8, 45},
-		{"somebody/1", "unknown", 25, 50, true, 8, 8, 45},
+		{"", "unknown", 50, 50, true, 8, 8, 45},
+		{"somebody/1", "unknown", 50, 50, true, 8, 8, 45},
 		{"claude-code/2.1.332", "claude-code", 110, 110, true, 8, 8, 45},
 		{"claude-code", "claude-code", 110, 110, true, 8, 8, 45},
 		{"Claude-Code/3", "claude-code", 110, 110, true, 8, 8, 45},
-		{"claude-codex/1", "unknown", 25, 50, true, 8, 8, 45},
+		{"claude-codex/1", "unknown", 50, 50, true, 8, 8, 45},
 		{"claude-ai/0.1.0", "claude-ai", 45, 45, true, 8, 8, 45},
 		{"codex-mcp-client/0.171.0", "codex", 280, 280, true, 8, 8, 45},
 		{"gemini-cli-mcp-client/0.61.0", "gemini-cli", 570, 570, true, 8, 8, 45},
@@ -36,7 +36,7 @@ func TestProfilesOfHosts(t *testing.T) {
 		{"JetBrains-IU-copilot-intellij/1.5", "copilot-intellij", 25, 25, true, 8, 8, 25},
 		{"goose-desktop/1.38.0", "goose", 280, 280, true, 8, 8, 45},
 		{"mcp/0.1.0", "python-sdk", 25, 25, true, 8, 8, 25},
-		{"mcp-proxy/1", "unknown", 25, 50, true, 8, 8, 45},
+		{"mcp-proxy/1", "unknown", 50, 50, true, 8, 8, 45},
 		{"make-app-mcp-client/1", "make", 35, 35, true, 8, 8, 35},
 	}
 	for _, tt := range tests {
@@ -86,8 +86,8 @@ func TestProfileOverrides(t *testing.T) {
 		name, principal, endpoint, client string
 		want                              Profile
 	}{
-		{"any client", "local", "", "x/1", Profile{"all", seconds(25), seconds(50), true, seconds(3), seconds(20), seconds(45)}},
-		{"no client", "local", "", "", Profile{"all", seconds(25), seconds(50), true, seconds(3), seconds(20), seconds(45)}},
+		{"any client", "local", "", "x/1", Profile{"all", seconds(50), seconds(50), true, seconds(3), seconds(20), seconds(45)}},
+		{"no client", "local", "", "", Profile{"all", seconds(50), seconds(50), true, seconds(3), seconds(20), seconds(45)}},
 		{"by client, and 0 as far as the budget goes", "local", "", "claude-code/3.0", Profile{"claude-code", seconds(70), 0, true, seconds(70), seconds(70), 0}},
 		{"a longer name over a shorter one", "local", "", "claude-code/2.1.332", Profile{"old", seconds(70), seconds(40), true, seconds(40), seconds(70), seconds(40)}},
 		{"a version is not the beginning of a number", "local", "", "claude-code/2.10", Profile{"claude-code", seconds(70), 0, true, seconds(70), seconds(70), 0}},

@@ -164,8 +164,9 @@ func TestO12SplitCRLF(t *testing.T) {
 				x := s.dn.Start(wire.Call{Token: "1"})
 				answered(t, x, "done")
 				tells(t, x, "1 1 one")
-				for _, i := range x.Items() {
-					if !i.Comment && i.Data == "" {
+				for n, i := range x.Items() {
+					primes := n == 1 // the event without data that a stream of 2025-11-25 begins with
+					if !i.Comment && i.Data == "" && !primes {
 						t.Errorf("an empty event:\n%q", x.Body())
 					}
 				}
