@@ -145,7 +145,7 @@ func New(o Options) (_ *App, err error) {
 		return nil, err
 	}
 	a.handler = downstream.New(downstream.Options{
-		Key: key, Epoch: a.journal.Epoch(),
+		Key: key, Epoch: a.journal.Epoch(), Sessions: sessions{a.journal},
 		Engine:   a.engine,
 		Catalog:  a.pool,
 		Auth:     checker{a.auth},
@@ -158,6 +158,9 @@ func New(o Options) (_ *App, err error) {
 
 		SessionEnded: a.pool.EndSession,
 	})
+	if err := a.handler.LoadSessions(ctx); err != nil {
+		return nil, fmt.Errorf("read the sessions of the last run in %s: %w", JournalPath(c.State), err)
+	}
 
 	if err := a.listen(); err != nil {
 		return nil, err
