@@ -162,3 +162,45 @@ func BenchmarkRead(b *testing.B) {
 	}
 	stop()
 }
+
+// BenchmarkTwoOwners: what the end of a call waits for in the old owner while 20
+// callers keep the new one as busy as they can.
+func BenchmarkTwoOwners(b *testing.B) {
+	dir := b.TempDir()
+	old := open(b, dir, Options{})
+	calls := make([]*call.Record, b.N)
+	for i := range calls {
+		calls[i] = create(b, old)
+	}
+	old.Drain()
+	j := open(b, dir, Options{})
+	body := make([]byte, 200)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var n atomic.Int64
+	for range 20 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				oneCall(b, j, body)
+				n.Add(1)
+			}
+		})
+	}
+	var slow atomic.Int64
+	b.ResetTimer()
+	for _, r := range calls {
+		start := time.Now()
+		finish(b, old, r, 2)
+		longest(&slow, time.Since(start))
+	}
+	b.StopTimer()
+	close(stop)
+	wg.Wait()
+	b.ReportMetric(float64(slow.Load())/1e6, "max-ms")
+	b.ReportMetric(float64(n.Load())/b.Elapsed().Seconds(), "new-calls/s")
+}

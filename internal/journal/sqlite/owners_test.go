@@ -468,3 +468,29 @@ func sizeOfFolder(t *testing.T, dir string) (sum int64) {
 	}
 	return sum
 }
+
+// TestWALOfTwo: the log of what the old owner writes is emptied by the new one,
+// also while that one has nothing to write.
+func TestWALOfTwo(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, dir, Options{MaxEvents: 1 << 30, MaxBytes: 1 << 40})
+	r := create(t, a)
+	a.Drain()
+	b := open(t, dir, Options{})
+	m, err := newMaintainer(b)
+	must(t, err)
+	defer m.close()
+	written := 0
+	for seq := uint64(2); written < 3*walFull*4096; seq++ {
+		e := event(seq, strings.Repeat("x", 8<<10))
+		written += len(e.Body)
+		must(t, a.Append(r.ID, r.Epoch, e))
+		if seq%256 == 0 {
+			must(t, a.flush(t.Context()))
+			must(t, m.share())
+		}
+	}
+	if size := b.Stats().WALBytes; size > (walFull+walStep)*4096 {
+		t.Errorf("the log has %d MiB after %d MiB were written", size>>20, written>>20)
+	}
+}

@@ -37,6 +37,7 @@ type writer struct {
 	dropSession, trimSessions   *stmt
 
 	puts       int    // of sessions
+	full       bool   // every commit waits for the disk
 	number     uint64 // of the batch
 	touched    []*run // by the batch
 	files      []file // to remove after the commit
@@ -69,6 +70,7 @@ func (w *writer) prepare() error {
 	if w.frames = libc.Xcalloc(w.c.tls, 1, 8); w.frames == 0 {
 		return &dbError{code: lib.SQLITE_NOMEM, text: "out of memory"}
 	}
+	w.full = sync == "FULL"
 	w.c.onCommit(w.frames)
 	return w.c.prepareAll([]prepared{
 		{&w.begin, "BEGIN IMMEDIATE"},
@@ -120,7 +122,10 @@ func (w *writer) walFrames() int64 { return int64(*(*int32)(mem(w.frames))) }
 func (w *writer) write(ops []op) error {
 	w.number++
 	w.touched, w.files = w.touched[:0], w.files[:0]
-	err := w.begin.run()
+	err := w.wait(ops)
+	if err == nil {
+		err = w.begin.run()
+	}
 	for i := range ops {
 		if err != nil {
 			break
@@ -153,6 +158,31 @@ func (w *writer) write(ops []op) error {
 		w.j.blobs.remove(f)
 	}
 	return nil
+}
+
+// wait sees to it that the commit of ops waits for the disk, if it has to:
+// who owns a call need not survive a power cut, after which there is a new owner
+// anyway. So a start that adopts thousands of calls takes no fsync for each.
+func (w *writer) wait(ops []op) error {
+	if w.j.opt.Sync != "full" {
+		return nil
+	}
+	full := false
+	for i := range ops {
+		full = full || ops[i].kind != opAdopt && ops[i].kind != opFlush
+	}
+	if full == w.full {
+		return nil
+	}
+	sql := "PRAGMA synchronous = NORMAL"
+	if full {
+		sql = "PRAGMA synchronous = FULL"
+	}
+	err := w.c.exec(sql)
+	if err == nil {
+		w.full = full
+	}
+	return err
 }
 
 // oneByOne gives every op a transaction of its own: something in the database
