@@ -252,7 +252,7 @@ func (x *exchange) note(format string, args ...any) {
 	defer x.mu.Unlock()
 	switch {
 	case x.over:
-	case true:
+	case !x.addressed:
 		x.exec.Note(format, args...)
 	case len(x.later) < maxLater:
 		x.later = append(x.later, fmt.Sprintf(format, args...))
