@@ -150,7 +150,7 @@ func (c *Call) join(s *Spec) bool {
 		}
 	case c.cancelled:
 		return false
-	case s.Attach != AttachAlways && c.readers > 0 && !c.rec.HandedOff:
+	case s.Attach != AttachAlways && c.readers > c.watchers && !c.rec.HandedOff:
 		return false
 	}
 	c.readers++
@@ -170,7 +170,7 @@ func (e *Engine) settle(c *Call) {
 	case c.ended:
 		want = !c.rec.Delivered && c.rec.replayable() && time.Since(c.rec.Ended) <= e.opt.Window
 	default:
-		want = !c.cancelled && (c.rec.Attach == AttachAlways || c.rec.Attach != AttachNever && (c.readers == 0 || c.rec.HandedOff))
+		want = !c.cancelled && (c.rec.Attach == AttachAlways || c.rec.Attach != AttachNever && (c.readers == c.watchers || c.rec.HandedOff))
 	}
 	ended := c.ended
 	if want && ended && c.stored && c.readers == 0 {
@@ -234,6 +234,11 @@ func (e *Engine) expire() {
 func (c *Call) Enter() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.enter()
+}
+
+// enter is Enter; c.mu is held.
+func (c *Call) enter() {
 	c.readers++
 	if c.alone != nil {
 		c.alone.Stop()
@@ -245,19 +250,27 @@ func (c *Call) Enter() {
 // one of a running call that was not handed off, and cancelAfter is not negative,
 // the call is cancelled after that time, unless a reader comes (I7).
 func (c *Call) Leave(d Delivery, cancelAfter time.Duration) {
-	e := c.e
 	if d.How != "" {
-		e.log.Deliver(d)
+		c.e.log.Deliver(d)
 	}
+	c.readerLeft(d.How, cancelAfter, false)
+}
+
+// readerLeft notes that a reader is gone; watcher says that it came by Watch.
+func (c *Call) readerLeft(how How, cancelAfter time.Duration, watcher bool) {
+	e := c.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c.mu.Lock()
 	c.readers--
-	switch d.How {
+	if watcher {
+		c.watchers--
+	}
+	switch how {
 	case Delivered, Replayed:
 		c.rec.Delivered = true
 	case HandedOff:
-		c.rec.HandedOff = true
+		c.rec.HandedOff = c.rec.HandedOff || !watcher || c.readers == c.watchers
 	}
 	if c.readers == 0 && !c.ended && !c.rec.HandedOff && cancelAfter >= 0 && !e.stopping {
 		c.leaveAlone(cancelAfter)

@@ -127,6 +127,7 @@ type Call struct {
 	left       bool            // it stays for the next process
 	foreign    bool            // another process carries it to its end: see Follow
 	readers    int             // attachments that show it now
+	watchers   int             // those of them that found it by its id: see Watch
 	indexed    bool            // in Engine.joinable
 	queued     bool            // in Engine.owed
 	alone      *time.Timer     // cancels the call, unless a reader comes
