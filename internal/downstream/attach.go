@@ -30,11 +30,12 @@ type attachment struct {
 	key     string   // of the request in its session
 	entry   *inCall
 
-	join   call.Join
-	prefix []byte    // of event ids; nil if the stream cannot be resumed
-	task   bool      // the request can be answered with a task
-	due    time.Time // when the call is handed off; zero if never
-	ends   time.Time // when the connection is closed as planned; zero if never
+	join    call.Join
+	resumed bool      // a GET with Last-Event-ID
+	prefix  []byte    // of event ids; nil if the stream cannot be resumed
+	task    bool      // the request can be answered with a task
+	due     time.Time // when the call is handed off; zero if never
+	ends    time.Time // when the connection is closed as planned; zero if never
 
 	after    uint64
 	line     line
@@ -84,6 +85,10 @@ func (a *attachment) flush() bool {
 // run serves the attachment to its end, which it records.
 func (a *attachment) run() {
 	switch {
+	case a.resumed:
+		a.begin("resume")
+		a.stream()
+		a.x.q.MaxGap = a.x.out.gap
 	case !a.policy.Buffered && a.x.sse:
 		a.begin("sse")
 		a.stream()
@@ -320,7 +325,7 @@ func (a *attachment) comesBack(how call.How) {
 // left answers for a call that the next process takes up: with what leads the
 // agent back to it.
 func (a *attachment) left() {
-	if a.d.Kind == "sse" && a.prefix != nil && a.x.out.status != 0 {
+	if a.d.Kind != "json" && a.prefix != nil && a.x.out.status != 0 {
 		a.comesBack(call.ShutDown)
 		return
 	}
@@ -513,8 +518,8 @@ func (a *attachment) delivered(end *call.End) {
 func (a *attachment) answer(body []byte, cuts []cut, seq string) {
 	out := &a.x.out
 	b := a.take()
-	ids := a.prefix != nil && seq != "" && out.status != 0
-	sse := a.d.Kind == "sse"
+	ids := a.prefix != nil && seq != "" && (out.status != 0 || a.resumed)
+	sse := a.d.Kind != "json"
 	if out.status == 0 { // the answer is the whole reply, so its size is known
 		h := out.w.Header()
 		size := len(body)
@@ -524,6 +529,9 @@ func (a *attachment) answer(body []byte, cuts []cut, seq string) {
 		if sse {
 			streamHead(h)
 			size += len(eventHead) + len(eventTail)
+			if ids {
+				size += len("id: \n") + len(a.prefix) + len(seq)
+			}
 		} else {
 			h["Content-Type"] = valueJSON
 			h["Cache-Control"] = valueNoStore

@@ -185,7 +185,7 @@ func (x *exchange) resume(s *session) *attachment {
 	}
 	rec := c.Record()
 	a := &attachment{
-		x: x, ctx: x.r.Context(), call: c, id: p.id, token: p.token, wantLogs: true,
+		x: x, ctx: x.r.Context(), call: c, id: p.id, token: p.token, wantLogs: true, resumed: true,
 		session: s, key: idKey(p.id), after: c.Position(p.epoch, seq),
 		policy: x.h.opt.Admit(s.principal, rec.Server, rec.Tool, false),
 	}
@@ -202,7 +202,6 @@ func (x *exchange) resume(s *session) *attachment {
 	x.q.Server, x.q.Tool, x.q.Call, x.q.Method = rec.Server, rec.PublicTool, rec.ID, "resume"
 	c.Enter()
 	x.observe()
-	x.sse = true
 	return a
 }
 
