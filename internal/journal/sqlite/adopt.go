@@ -49,6 +49,24 @@ func (w *writer) applyAdopt(o *op) error {
 	return nil
 }
 
+// owns fails if another process has adopted a call of this one, which it does
+// only if it took this one for dead (I3).
+func (w *writer) owns(run *run) error {
+	if !w.j.shared.Load() {
+		return nil
+	}
+	w.epoch.int(1, run.n)
+	ok, err := w.epoch.step()
+	if err != nil {
+		return err
+	}
+	defer w.epoch.reset()
+	if !ok || uint64(w.epoch.colInt(0)) != run.epoch {
+		return call.ErrNotRunning
+	}
+	return nil
+}
+
 // meet finds a running call of the owner with that epoch that this journal did
 // not create. It gives the seq of its last event.
 func (w *writer) meet(run *run, epoch uint64) (last uint64, err error) {

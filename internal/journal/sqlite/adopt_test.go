@@ -200,6 +200,11 @@ func TestMigrateDown(t *testing.T) {
 // TestAddressIsKept: the cap takes the middle of a call's events, but never the
 // place where the call can be found again (Options.MaxEvents).
 func TestAddressIsKept(t *testing.T) {
+	t.Run("OneOwner", func(t *testing.T) { addressIsKept(t, false) })
+	t.Run("Adopted", func(t *testing.T) { addressIsKept(t, true) })
+}
+
+func addressIsKept(t *testing.T, adopt bool) {
 	dir := t.TempDir()
 	opt := Options{MaxEvents: 64, Spill: 50}
 	j := open(t, dir, opt)
@@ -225,7 +230,7 @@ func TestAddressIsKept(t *testing.T) {
 		t.Helper()
 		list, err := j.Running(t.Context(), j.Epoch()+1)
 		must(t, err)
-		if len(list) != 1 || len(list[0].Address) != 75 {
+		if len(list) != 1 || len(list[0].Address) != 75 || list[0].Alive {
 			t.Fatalf("running: %+v", list)
 		}
 		if n := number1(t, j, "SELECT count(*) FROM events WHERE kind = 3"); n != 1 {
@@ -240,14 +245,16 @@ func TestAddressIsKept(t *testing.T) {
 		t.Errorf("the address cannot be read: %v", err)
 	}
 	// The next owner keeps it, too, and counts right.
-	must(t, j.Close())
-	j = open(t, dir, opt)
-	a := *r
-	a.Epoch = j.Epoch()
-	must(t, j.Adopt(t.Context(), &a, r.Epoch))
-	r = &a
-	more(1000)
-	check()
+	if adopt {
+		must(t, j.Close())
+		j = open(t, dir, opt)
+		a := *r
+		a.Epoch = j.Epoch()
+		must(t, j.Adopt(t.Context(), &a, r.Epoch))
+		r = &a
+		more(1000)
+		check()
+	}
 	finish(t, j, r, seq+1)
 	got, err := j.Get(t.Context(), r.ID)
 	must(t, err)
@@ -345,5 +352,24 @@ func TestGivenWhileFull(t *testing.T) {
 	}
 	if j.Stats().Failing == nil {
 		t.Fatal("the disk is not full: this tests nothing")
+	}
+}
+
+// TestGetCostsNoCommit: to know what was delivered, nothing is written when
+// nothing waits.
+func TestGetCostsNoCommit(t *testing.T) {
+	j := open(t, t.TempDir(), Options{Delay: time.Hour})
+	r := create(t, j)
+	finish(t, j, r, 2)
+	j.Deliver(call.Delivery{Call: r.ID, How: call.Delivered})
+	for range 3 {
+		got, err := j.Get(t.Context(), r.ID)
+		must(t, err)
+		if !got.Delivered {
+			t.Error("the delivery is not seen")
+		}
+	}
+	if n := j.Stats().Commits; n != 3 {
+		t.Errorf("%d commits, want those of the create, the end and the delivery", n)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -266,11 +267,7 @@ func TestTwoOwners(t *testing.T) {
 	if slow > time.Second || old.slow.Load() > int64(time.Second) {
 		t.Error("one owner starved the other")
 	}
-	for _, m := range []map[call.ID]uint64{before} {
-		for id, seq := range m {
-			ended[id] = seq
-		}
-	}
+	maps.Copy(ended, before)
 	for _, r := range old.calls {
 		ended[r.ID] = r.Seq
 	}
@@ -492,5 +489,90 @@ func TestWALOfTwo(t *testing.T) {
 	}
 	if size := b.Stats().WALBytes; size > (walFull+walStep)*4096 {
 		t.Errorf("the log has %d MiB after %d MiB were written", size>>20, written>>20)
+	}
+}
+
+// TestDrainStores: what was taken before Drain is there for the next owner, and
+// numbers of calls are never used twice, however many are being created.
+func TestDrainStores(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, dir, Options{Delay: time.Hour})
+	r := create(t, a)
+	var mu sync.Mutex
+	created := map[call.ID]bool{}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for {
+				n := calltest.Record(a.Epoch())
+				err := a.Create(t.Context(), n, call.Event{Seq: 1, Kind: call.KindAccepted, Time: time.Now(), Hole: -1})
+				if errors.Is(err, call.ErrStopping) {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				created[n.ID] = true
+				mu.Unlock()
+			}
+		})
+	}
+	until(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(created) > 100 })
+	must(t, a.Append(r.ID, r.Epoch, event(2, "not written for an hour")))
+	a.Drain()
+	select {
+	case <-a.rested:
+	default:
+		t.Error("the old owner goes on with its housekeeping")
+	}
+	b := open(t, dir, Options{})
+	if page, err := b.Read(t.Context(), r.ID, 1, 1); err != nil || len(page) != 1 {
+		t.Errorf("what was taken before is not there: %d events, %v", len(page), err)
+	}
+	for range 20 {
+		created[create(t, b).ID] = true
+	}
+	wg.Wait()
+	for id := range created {
+		if _, err := b.Get(t.Context(), id); err != nil {
+			t.Errorf("call %s: %v", id, err)
+		}
+	}
+	if n := number1(t, b, "SELECT count(*) FROM calls"); n != int64(len(created)+1) {
+		t.Errorf("%d calls, want %d", n, len(created)+1)
+	}
+}
+
+// TestFence: should a new owner have taken a call from an old one that lives,
+// that one writes no more of it (I3).
+func TestFence(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, dir, Options{})
+	r := create(t, a)
+	a.Drain()
+	b := open(t, dir, Options{})
+	taken := *r
+	taken.Epoch = b.Epoch()
+	must(t, b.Adopt(t.Context(), &taken, a.Epoch()))
+	must(t, a.Append(r.ID, r.Epoch, event(2, "too late"))) // finds out later
+	must(t, b.Append(r.ID, b.Epoch(), event(2, "in time")))
+	if err := tryFinish(t, a, r, 3); !errors.Is(err, call.ErrNotRunning) {
+		t.Errorf("the old owner ended the call: %v", err)
+	}
+	again := *r
+	again.Epoch = 99
+	if err := a.Adopt(t.Context(), &again, a.Epoch()); !errors.Is(err, call.ErrNotRunning) {
+		t.Errorf("the old owner adopted its own call: %v", err)
+	}
+	if n := a.Stats().Dropped; n != 1 {
+		t.Errorf("%d events were dropped, want 1", n)
+	}
+	finish(t, b, &taken, 3)
+	page, err := b.Read(t.Context(), r.ID, 0, 1<<20)
+	must(t, err)
+	if len(page) != 3 || string(page[1].Body) != "in time" {
+		t.Errorf("got %+v", page)
 	}
 }

@@ -215,6 +215,9 @@ func (w *writer) apply(o *op) error {
 	case opCreate:
 		return w.applyCreate(o)
 	case opAppend:
+		if err := w.owns(o.run); err != nil {
+			return err
+		}
 		if err := w.insert(o.run, &o.ev, o.file); err != nil {
 			return err
 		}
@@ -287,7 +290,11 @@ func inRow(ev *call.Event) bool {
 func (w *writer) applyFinish(o *op) error {
 	run, r := o.run, &o.wait.rec
 	w.touch(run)
-	if run.stranger {
+	if !run.stranger {
+		if err := w.owns(run); err != nil {
+			return err
+		}
+	} else {
 		last, err := w.meet(run, r.Epoch)
 		if err != nil {
 			return err
