@@ -29,7 +29,7 @@ func TestProfilesOfHosts(t *testing.T) {
 		{"gemini-cli-mcp-client/0.61.0", "gemini-cli", 570, 570, true, 8, 8, 45},
 		{"qwen-cli-mcp-client-files/0.0.1", "qwen-code", 280, 570, true, 8, 8, 45},
 		{"opencode/1.18.33", "opencode", 50, 0, true, 8, 8, 45},
-		{"inspector-cli/2.12.0", "inspector", 50, 50, true, 8, 8, 45},
+		{"inspector-cli/2.12.0", "inspector", 50, 50, false, 8, 8, 45},
 		{"openai-mcp/1.0.0", "chatgpt", 8, 8, true, 8, 8, 8},
 		{"Visual Studio Code/1.130.0", "vscode", 0, 0, false, 8, 8, 45},
 		{"Visual Studio Code - Insiders/1.131.0", "vscode", 0, 0, false, 8, 8, 45},
