@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,6 +37,11 @@ type Options struct {
 	Level      *slog.LevelVar // of Log, set anew on Reload; may be nil
 	LogDrops   func() uint64  // lines that Log could not write, for metrics; may be nil
 	Version    string
+	// IdleExit ends Run when for that time no request was open and no call ran;
+	// 0 means never. Background says in the state folder that a relay started
+	// this process.
+	IdleExit   time.Duration
+	Background bool
 }
 
 // App is one running longcall.
@@ -53,8 +59,12 @@ type App struct {
 	server  *http.Server
 	ln      net.Listener
 	ready   atomic.Bool
+	leaving chan struct{} // closed when requests that only wait are to end
+	usage   usage
+	wraps   wraps
 	reload  sync.Mutex
 	file    *config.Config // as last read from ConfigPath; guarded by reload
+	base    *config.Config // in force, without the wraps; guarded by reload
 
 	cleanups []cleanup // in the order in which the resources came to be
 }
@@ -80,7 +90,7 @@ const stopTime = 10 * time.Second
 // listener. Calls that an earlier process left running are closed as
 // interrupted before the first new one is taken. Run or Close must follow.
 func New(o Options) (_ *App, err error) {
-	a := &App{opt: o, log: o.Log}
+	a := &App{opt: o, log: o.Log, base: o.Config, leaving: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			a.Close()
@@ -122,7 +132,7 @@ func New(o Options) (_ *App, err error) {
 	a.onStop("tool servers", func(ctx context.Context) error { a.pool.Stop(ctx); return nil })
 	a.pool.SetServers(servers(c, a.snap.Load().rules))
 
-	a.engine = call.NewEngine(a.journal, a.tel.Runner(a.pool), call.Options{
+	a.engine = call.NewEngine(a.journal, a.tel.Runner(runner{a.pool, &a.wraps}), call.Options{
 		Epoch:    a.journal.Epoch(),
 		Refuse:   c.Journal.OnFailure == config.FailureRefuse,
 		Observer: a.tel,
@@ -147,7 +157,7 @@ func New(o Options) (_ *App, err error) {
 	a.handler = downstream.New(downstream.Options{
 		Key: key, Epoch: a.journal.Epoch(), Sessions: sessions{a.journal},
 		Engine:   a.engine,
-		Catalog:  a.pool,
+		Catalog:  catalog{a.pool, &a.wraps},
 		Auth:     checker{a.auth},
 		Admit:    a.admit,
 		Profile:  a.profile,
@@ -165,11 +175,19 @@ func New(o Options) (_ *App, err error) {
 	if err := a.listen(); err != nil {
 		return nil, err
 	}
-	if err := writeServing(c.State, serving{PID: os.Getpid(), URL: a.URL()}); err != nil {
+	if err := writeServing(c.State, a.serving()); err != nil {
 		return nil, fmt.Errorf("write %s: %w", servingPath(c.State), err)
 	}
-	a.onStop("serve.json", func(context.Context) error { return os.Remove(servingPath(c.State)) })
+	a.onStop("serve.json", func(context.Context) error { return removeServing(c.State) })
 	return a, nil
+}
+
+func (a *App) serving() Serving {
+	s := Serving{PID: os.Getpid(), URL: a.URL(), Version: a.opt.Version, Background: a.opt.Background}
+	if a.opt.ConfigPath != "" {
+		s.Config, _ = filepath.Abs(a.opt.ConfigPath) // it was read from there
+	}
+	return s
 }
 
 // unlimited turns "no bound" of the config, 0, into the journal's.
@@ -213,6 +231,9 @@ func (c checker) Check(header string) (string, error) {
 }
 
 func (a *App) admit(principal, server, tool string, modern bool) downstream.Decision {
+	if end := a.foreignWrap(principal, server); end != nil {
+		return downstream.Decision{Denied: end}
+	}
 	d := a.snap.Load().rules.Admit(principal, server, tool, modern)
 	return downstream.Decision{
 		Denied: d.Denied, Limits: d.Limits, Buffered: d.Relay == "buffered",
@@ -293,6 +314,14 @@ func (a *App) Run(ctx context.Context) error {
 		})
 	}
 	wg.Go(func() { tidy(background) })
+	wg.Go(func() { a.sweepWraps(background) })
+	idle := make(chan struct{})
+	if after := a.opt.IdleExit; after > 0 {
+		wg.Go(func() {
+			a.untilIdle(background, after)
+			close(idle)
+		})
+	}
 	served := make(chan error, 1)
 	wg.Go(func() { served <- a.server.Serve(a.ln) })
 	a.pool.Warm("local")
@@ -301,9 +330,12 @@ func (a *App) Run(ctx context.Context) error {
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve: %w", err)
+	case <-idle:
+		a.log.Info("nobody has needed this longcall for a while", "idle", a.opt.IdleExit)
 	case <-ctx.Done():
 	}
 	a.ready.Store(false)
+	close(a.leaving)
 	drain := a.snap.Load().config.Shutdown.Drain
 	a.log.Info("stopping", "in_flight", a.engine.InFlight(), "drain", drain)
 	bound, cancelDrain := context.WithTimeout(context.Background(), drain)
@@ -369,16 +401,13 @@ func (a *App) Reload() error {
 			a.log.Warn("this part of the config takes effect at the next start only", "key", key)
 		}
 	}
-	snap := newSnapshot(c)
-	a.snap.Store(snap)
 	if !a.opt.NoAuth {
 		a.auth.Set(a.tokens(c))
 	}
-	a.tel.SetServers(c.Enabled())
 	if a.opt.Level != nil && c.Log.Level != old.Log.Level { // else what the command line said stays
 		a.opt.Level.Set(c.Log.Level.Slog())
 	}
-	a.pool.SetServers(servers(c, snap.rules))
+	a.use(c)
 	a.pool.Warm("local")
 	a.log.Info("config read again", "servers", len(a.pool.Servers()))
 	return nil

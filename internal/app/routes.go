@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 
 	"github.com/longcall/longcall/internal/call"
@@ -15,6 +17,7 @@ import (
 func (a *App) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(HeaderPID, pid)
 		io.WriteString(w, "ok\n") // live: nothing more
 	})
 	mux.HandleFunc("GET /readyz", a.readyz)
@@ -22,15 +25,25 @@ func (a *App) routes() http.Handler {
 		mux.HandleFunc("GET /metrics", a.metrics)
 	}
 	mux.HandleFunc("POST /api/calls/{id}/cancel", a.cancelCall)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /api/presence", a.presence)
+	mux.HandleFunc("POST /api/wraps", a.addWrap)
+	mux.HandleFunc("DELETE /api/wraps/{lease}", a.dropWrap)
+	return a.counted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// What every call takes does not go by way of patterns.
 		if p := r.URL.Path; p == "/mcp" || strings.HasPrefix(p, "/mcp/") {
 			a.handler.ServeHTTP(w, r)
 			return
 		}
 		mux.ServeHTTP(w, r)
-	})
+	}))
 }
+
+// HeaderPID is the process that answers /healthz and /readyz: so whoever has
+// read its address in the state folder knows that it is not a later program at
+// the same port.
+const HeaderPID = "Longcall-Pid"
+
+var pid = strconv.Itoa(os.Getpid())
 
 // metrics are for anybody on this machine, and elsewhere for those with a
 // token: they name the tool servers.
@@ -45,6 +58,7 @@ func (a *App) metrics(w http.ResponseWriter, r *http.Request) {
 
 // readyz says whether calls are taken.
 func (a *App) readyz(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set(HeaderPID, pid)
 	if !a.ready.Load() {
 		http.Error(w, "not ready: starting or stopping", http.StatusServiceUnavailable)
 		return
@@ -68,7 +82,8 @@ func (a *App) principal(w http.ResponseWriter, r *http.Request) (name string, ok
 	return p.Name, true
 }
 
-// cancelCall cancels a running call of the caller, as an operator.
+// cancelCall cancels a running call of the caller, as an operator, or as the
+// agent whose relay says so.
 func (a *App) cancelCall(w http.ResponseWriter, r *http.Request) {
 	name, ok := a.principal(w, r)
 	if !ok {
@@ -76,17 +91,24 @@ func (a *App) cancelCall(w http.ResponseWriter, r *http.Request) {
 	}
 	var body struct {
 		Reason string `json:"reason"`
+		By     string `json:"by"` // operator if empty, or agent
 	}
-	if b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<10)); err != nil || len(b) > 0 && json.Unmarshal(b, &body) != nil {
-		http.Error(w, `the body must be {"reason": "…"} or empty`, http.StatusBadRequest)
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 16<<10))
+	if err != nil || len(b) > 0 && json.Unmarshal(b, &body) != nil || body.By != "" && body.By != "operator" && body.By != "agent" {
+		http.Error(w, `the body must be {"reason": "…", "by": "operator" or "agent"} or empty`, http.StatusBadRequest)
 		return
 	}
-	text := "Cancelled by the operator."
+	end := call.End{By: "operator", Text: "Cancelled by the operator"}
+	if body.By == "agent" {
+		end = call.End{By: "agent", Text: "The agent cancelled the call"}
+	}
 	if reason := strings.Join(strings.Fields(body.Reason), " "); reason != "" {
-		text = "Cancelled by the operator: " + reason[:min(len(reason), 500)]
+		end.Text += ": " + strings.ToValidUTF8(reason[:min(len(reason), 500)], "")
+	} else {
+		end.Text += "."
 	}
 	id := call.ID(r.PathValue("id"))
-	err := a.engine.Tell(name, id, call.End{By: "operator", Text: text})
+	err = a.engine.Tell(name, id, end)
 	if errors.Is(err, call.ErrUnknown) {
 		if rec, lerr := a.journal.Get(r.Context(), id); lerr == nil && rec.Principal == name {
 			err = call.ErrNotRunning

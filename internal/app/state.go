@@ -10,11 +10,17 @@ import (
 	"path/filepath"
 )
 
-// serving is what a running serve leaves in the state folder, so that other
+// Serving is what a running serve leaves in the state folder, so that other
 // commands find it.
-type serving struct {
-	PID int    `json:"pid"`
-	URL string `json:"url"`
+type Serving struct {
+	PID     int    `json:"pid"`
+	URL     string `json:"url"`
+	Version string `json:"version,omitempty"`
+	// Config is the absolute path of its config file; empty if it has none.
+	Config string `json:"config,omitempty"`
+	// Background says that a relay started it, and that it ends by itself when
+	// nobody needs it.
+	Background bool `json:"background,omitempty"`
 }
 
 func servingPath(state string) string { return filepath.Join(state, "serve.json") }
@@ -26,18 +32,33 @@ func JournalPath(state string) string { return filepath.Join(state, "journal.db"
 // os.ErrNotExist if there is none; a file that a crash left behind still names
 // an address where nobody answers.
 func Running(state string) (url string, err error) {
-	b, err := os.ReadFile(servingPath(state))
-	if err != nil {
-		return "", err
-	}
-	var s serving
-	if err := json.Unmarshal(b, &s); err != nil {
-		return "", fmt.Errorf("read %s: %w", servingPath(state), err)
-	}
-	return s.URL, nil
+	s, err := ReadServing(state)
+	return s.URL, err
 }
 
-func writeServing(state string, s serving) error {
+// ReadServing is Running with all that the serve says about itself.
+func ReadServing(state string) (Serving, error) {
+	var s Serving
+	b, err := os.ReadFile(servingPath(state))
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(b, &s); err != nil {
+		return s, fmt.Errorf("read %s: %w", servingPath(state), err)
+	}
+	return s, nil
+}
+
+// removeServing removes what this process wrote, unless a successor has put its
+// own in its place.
+func removeServing(state string) error {
+	if s, err := ReadServing(state); err == nil && s.PID != os.Getpid() {
+		return nil
+	}
+	return os.Remove(servingPath(state))
+}
+
+func writeServing(state string, s Serving) error {
 	b, err := json.Marshal(s)
 	if err != nil {
 		return err

@@ -78,6 +78,10 @@ func (s *System) width() int {
 type grammar struct {
 	Serve serveCmd `cmd:"" group:"run" help:"Run the gateway: agents connect here, tool servers stand behind."`
 
+	Stdio stdioCmd `cmd:"" group:"run" help:"Be an MCP server on standard input and output, for hosts that only start commands."`
+
+	Wrap wrapCmd `cmd:"" group:"run" help:"Be one stdio server in front of which it is put, so that its calls outlive the host."`
+
 	Demo demoCmd `cmd:"" group:"run" help:"See the problem and the cure in under a minute, with no set-up."`
 
 	Call  callCmd  `cmd:"" group:"use" help:"Call a tool like an agent would, and watch its progress."`

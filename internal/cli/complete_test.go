@@ -31,7 +31,7 @@ func TestComplete(t *testing.T) {
 		words string // | is a blank: the last word may be empty
 		want  []string
 	}{
-		{"", []string{"serve", "demo", "call", "tools", "calls", "clients", "config", "completion", "version"}},
+		{"", []string{"serve", "stdio", "wrap", "demo", "call", "tools", "calls", "clients", "config", "completion", "version"}},
 		{"c", []string{"call", "calls", "clients", "config", "completion"}},
 		{"calls|", []string{"list", "show", "follow", "cancel"}},
 		{"calls|s", []string{"show"}},

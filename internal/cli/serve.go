@@ -20,10 +20,12 @@ import (
 
 type serveCmd struct {
 	stateFlags
-	Listen    string `short:"l" placeholder:"ADDR" help:"Address to listen on, host:port. Default: 127.0.0.1:8722."`
-	NoAuth    bool   `help:"Ask agents for no token. Only on a loopback address: then every program of this machine may call."`
-	LogFormat string `enum:",text,json" default:"" placeholder:"FORMAT" help:"How log lines are written to stderr: text or json."`
-	LogLevel  string `enum:",debug,info,warn,error" default:"" placeholder:"LEVEL" help:"From which level on: debug, info, warn or error."`
+	Listen    string        `short:"l" placeholder:"ADDR" help:"Address to listen on, host:port. Default: 127.0.0.1:8722."`
+	NoAuth    bool          `help:"Ask agents for no token. Only on a loopback address: then every program of this machine may call."`
+	LogFormat string        `enum:",text,json" default:"" placeholder:"FORMAT" help:"How log lines are written to stderr: text or json."`
+	IdleExit  time.Duration `placeholder:"TIME" help:"End when nobody has needed longcall for that long. Default: never; 10m in the background."`
+	Detached  bool          `hidden:"" help:"This is the process that --background or a relay has started."`
+	LogLevel  string        `enum:",debug,info,warn,error" default:"" placeholder:"LEVEL" help:"From which level on: debug, info, warn or error."`
 }
 
 // Help has the details and examples.
@@ -68,6 +70,9 @@ func (c *serveCmd) Run(r *runner) error {
 	log, level, sink, closeLog := openLog(sys, cfg.Log)
 	defer closeLog()
 	for _, w := range cfg.Warnings {
+		if c.Detached && c.Listen != "" && w.Key == "listen" {
+			continue // a relay has chosen it, and finds us
+		}
 		log.Warn("config has something without effect", "where", w.Error())
 	}
 	_, err = os.Stat(tokenPath(cfg.State))
@@ -75,11 +80,12 @@ func (c *serveCmd) Run(r *runner) error {
 	a, err := app.New(app.Options{
 		Config: cfg, ConfigPath: cfg.File, NoAuth: c.NoAuth,
 		Log: log, Level: level, LogDrops: sink.Dropped, Version: buildVersion().Version,
+		IdleExit: c.IdleExit, Background: c.Detached,
 	})
 	if err != nil {
 		return err
 	}
-	jsonOnly := cfg.Log.Format == config.FormatJSON && !sys.ErrTerminal
+	jsonOnly := cfg.Log.Format == config.FormatJSON && !sys.ErrTerminal || c.Detached
 	if jsonOnly { // whoever reads JSON lines there gets nothing else
 		log.Info("longcall serves", "url", a.URL()+"/mcp", "config", cfg.File, "state", cfg.State, "servers", cfg.Enabled(), "auth", !c.NoAuth)
 	} else {

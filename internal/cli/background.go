@@ -1,0 +1,221 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/longcall/longcall/internal/app"
+)
+
+const (
+	// startLimit bounds how long a background serve may take until it is ready,
+	// with those that it loses the race against.
+	startLimit = 60 * time.Second
+	startPoll  = 20 * time.Millisecond
+	// winnerTime is how long whoever started a serve that did not come up looks
+	// for another one that did.
+	winnerTime  = 2 * time.Second
+	startTries  = 20 // serves that found the state folder taken
+	maxServeLog = 4 << 20
+	idleExit    = 10 * time.Minute
+)
+
+// background finds the serve of a state folder, and starts one that stays when
+// this process has ended if there is none.
+type background struct {
+	state  string
+	config string // absolute path; empty if there is none
+}
+
+// logPath is where a background serve writes its log.
+func logPath(state string) string { return filepath.Join(state, "serve.log") }
+
+// find returns a serve that takes calls. Several may look at once, in several
+// processes: the journal's lock decides which serve stays.
+func (b *background) find(ctx context.Context) (app.Serving, error) {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	tick := time.NewTicker(startPoll)
+	defer tick.Stop()
+	var why error
+	for range startTries {
+		if s, there := ready(ctx, b.state); there {
+			return s, nil
+		}
+		ended, from, err := b.start(ctx)
+		if err != nil {
+			return app.Serving{}, err
+		}
+		var late <-chan time.Time // our serve has ended; somebody else's may be there
+		for late != nil || why == nil {
+			if s, there := ready(ctx, b.state); there {
+				return s, nil
+			}
+			select {
+			case err := <-ended:
+				t := time.NewTimer(winnerTime)
+				defer t.Stop()
+				late, why = t.C, err
+				if why == nil {
+					why = errors.New("it ended")
+				}
+				if !b.lostRace(from) {
+					t.Reset(startPoll)
+				}
+			case <-tick.C:
+			case <-late:
+				late = nil
+			case <-ctx.Done():
+				return app.Serving{}, exit(exitUnreachable, "longcall serve was started in the background, but is not ready after %s. Its log is %s", startLimit, logPath(b.state))
+			}
+		}
+		if !b.lostRace(from) {
+			break
+		}
+		why = errors.New("the state folder is held by a longcall that does not answer")
+		from = 0
+	}
+	if line := lastLine(logPath(b.state)); line != "" {
+		why = errors.New(line)
+	}
+	return app.Serving{}, exit(exitUnreachable, "longcall serve cannot be started in the background: %v. Its log is %s", why, logPath(b.state))
+}
+
+// lostRace says whether the log, from that size on, tells that another serve has
+// the state folder.
+func (b *background) lostRace(from int64) bool {
+	f, err := os.Open(logPath(b.state))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.NewSectionReader(f, from, 64<<10))
+	return err == nil && strings.Contains(string(text), "is held by another longcall")
+}
+
+// start starts a serve that outlives us. ended gets how it ended, if it does
+// while we look; from is the size of its log before.
+func (b *background) start(ctx context.Context) (ended <-chan error, from int64, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, 0, fmt.Errorf("find this program: %w", err)
+	}
+	log, err := openServeLog(b.state)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer log.Close()
+	if info, err := log.Stat(); err == nil {
+		from = info.Size()
+	}
+	args := []string{"serve", "--detached", "--state", b.state, "--listen", "127.0.0.1:0", "--idle-exit", idleExit.String()}
+	if b.config != "" {
+		args = append(args, "--config", b.config)
+	}
+	// Not bound to ctx: it stays.
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), self, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = detached()
+	if err := cmd.Start(); err != nil {
+		return nil, 0, fmt.Errorf("start longcall serve in the background: %w", err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }() // with our own end, the system waits instead
+	return done, from, nil
+}
+
+// openServeLog opens the log of background serves; one that has grown large is
+// put aside first, in place of the one before.
+func openServeLog(state string) (*os.File, error) {
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the state folder: %w. Name another with --state", err)
+	}
+	path := logPath(state)
+	if info, err := os.Stat(path); err == nil && info.Size() > maxServeLog {
+		// If somebody else has just done it, all is well, too.
+		_ = os.Rename(path, path+".1")
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot write the log of the serve: %w. Make the state folder writable, or name another with --state", err)
+	}
+	return f, nil
+}
+
+// lastLine is the last line of a file, short enough for an error.
+func lastLine(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	var size int64
+	if info, err := f.Stat(); err == nil {
+		size = info.Size()
+	}
+	b, err := io.ReadAll(io.NewSectionReader(f, max(0, size-2048), 2048))
+	if err != nil {
+		return ""
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.TrimPrefix(clean(lines[len(lines)-1]), "longcall: ")
+}
+
+// ready gives the serve of a state folder if it is there and takes calls. What a
+// crash left behind names an address where nobody answers, or somebody else.
+func ready(ctx context.Context, state string) (app.Serving, bool) {
+	s, err := app.ReadServing(state)
+	if err != nil {
+		return s, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/readyz", nil)
+	if err != nil {
+		return s, false
+	}
+	resp, err := direct.Do(q)
+	if err != nil {
+		return s, false
+	}
+	resp.Body.Close()
+	return s, resp.StatusCode == http.StatusOK && resp.Header.Get(app.HeaderPID) == strconv.Itoa(s.PID)
+}
+
+// direct asks a serve of this machine, without any proxy and on a connection of
+// its own.
+var direct = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// sameFile says whether two paths name one file.
+func sameFile(a, b string) bool {
+	if a == b {
+		return true
+	}
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
+}
+
+// configPath is the config that a background serve gets, absolute; asked says
+// that the user named it.
+func (f *stateFlags) configPath(sys *System) (path string, asked bool, err error) {
+	path = f.file(sys)
+	if path == "" {
+		return "", false, nil
+	}
+	path, err = filepath.Abs(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false, usage("--config: the folder that this command runs in is gone")
+	}
+	return path, f.Config != "", err
+}
