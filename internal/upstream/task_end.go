@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
@@ -17,19 +18,17 @@ func (t *task) inline() call.Answer {
 	if t.state.status == taskFailed {
 		raw, name = t.state.failure, "error"
 	}
+	if _, err := strconv.Atoi(string(member(raw, "code"))); err != nil && name == "error" {
+		return t.failedThere()
+	}
 	if len(raw) == 0 || raw[0] != '{' {
-		if name == "error" {
-			return t.failedThere()
-		}
 		return interrupted("the tool server says that the call's task is completed, but gives no result.")
 	}
 	b := append([]byte(`{"jsonrpc":"2.0","id":0,"`+name+`":`), raw...)
 	m, err := mcp.Parse(append(b, '}'))
 	switch {
-	case err != nil && name == "error":
-		return t.failedThere()
 	case err != nil:
-		return interrupted("the tool server says that the call's task is completed, but its result cannot be read: %v.", err)
+		return interrupted("the tool server says that the call's task is over, but its end cannot be read: %v.", err)
 	}
 	return t.answer(m)
 }

@@ -65,7 +65,7 @@ func (x *exchange) followTask(ctx context.Context, sess *session, s taskState) c
 	p := &httpTask{x: x, sess: sess, id: s.id}
 	told, leave := x.c.tasks.enter(s.id)
 	defer leave()
-	if x.exec.Resume == nil && !s.over() {
+	if x.made != nil && !s.over() {
 		if sess.isModern || x.asTask == taskRequired {
 			x.exec.ServerTask()
 		}
