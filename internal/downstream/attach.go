@@ -30,12 +30,14 @@ type attachment struct {
 	key     string   // of the request in its session
 	entry   *inCall
 
-	join    call.Join
-	resumed bool      // a GET with Last-Event-ID
-	prefix  []byte    // of event ids; nil if the stream cannot be resumed
-	task    bool      // the request can be answered with a task
-	due     time.Time // when the call is handed off; zero if never
-	ends    time.Time // when the connection is closed as planned; zero if never
+	join             call.Join
+	resumed          bool      // a GET with Last-Event-ID
+	prefix           []byte    // of event ids; nil if the stream cannot be resumed
+	task             bool      // the request can be answered with a task
+	asTask           bool      // it asked for one, as 2025-11-25 has it: see createTask
+	result, original bool      // see showsResult
+	due              time.Time // when the call is handed off; zero if never
+	ends             time.Time // when the connection is closed as planned; zero if never
 
 	after    uint64
 	line     line
@@ -332,6 +334,13 @@ func (a *attachment) left() {
 	if a.handOff() {
 		return
 	}
+	if a.result {
+		a.answer(a.resultLater(), nil, "")
+		if a.d.How = call.ShutDown; !a.x.out.flush() {
+			a.gone()
+		}
+		return
+	}
 	end := call.End{Outcome: call.Interrupted, By: "shutdown", Text: "Outcome unknown: longcall is restarting. The call goes on, and its result is kept: make the same call again in a moment, and you get that result instead of a second run."}
 	a.answer(ownWords(a.id, &end, a.call.ID(), a.modern), nil, "")
 	if a.x.out.flush() {
@@ -395,7 +404,7 @@ func (a *attachment) show(ev call.Event) bool {
 // has got none for long enough, else as a comment. Times have a twentieth of
 // slack, because timers and writes do not meet exactly.
 func (a *attachment) beatAt(now time.Time) {
-	if p := a.x.set.Progress; p > 0 && a.token != nil && !a.quiet && now.Sub(a.lastData) >= p-p/20 {
+	if p := a.x.set.Progress; p > 0 && a.token != nil && !a.quiet && !a.original && now.Sub(a.lastData) >= p-p/20 {
 		b := a.take()
 		mark := len(*b)
 		frame, ok := a.line.appendBeat(append(*b, eventHead...), a.token, now.Sub(a.x.out.start))
@@ -430,6 +439,9 @@ func (a *attachment) progress(ev *call.Event) {
 		a.d.Dropped++ // nobody asked for it (O6)
 		return
 	}
+	if a.original {
+		ev = a.relate(ev)
+	}
 	b := a.take()
 	mark := len(*b)
 	frame, ok := a.line.appendProgress(append(a.appendID(*b, ev.Seq), eventHead...), ev.Body, ev.Hole, a.token)
@@ -440,6 +452,9 @@ func (a *attachment) message(ev *call.Event) {
 	rank, ok := logRank(ev.Body)
 	if !ok || !a.wantLogs || rank < a.logs || a.unwanted {
 		return
+	}
+	if a.result {
+		ev = a.relate(ev)
 	}
 	b := a.take()
 	mark := len(*b)
@@ -464,7 +479,7 @@ func (a *attachment) wrote(b *[]byte, frame []byte, mark int, ok bool) {
 // owed says whether the agent gets a response: not if it cancelled (O22). Where
 // a closed stream is the only cancel there is nobody to answer either.
 func (a *attachment) owed(end *call.End) bool {
-	return end.Outcome != call.Cancelled || end.By != "agent" || a.modern
+	return end.Outcome != call.Cancelled || end.By != "agent" || a.modern || a.result
 }
 
 // response is the message that answers the request, and what to cut in it.
@@ -477,6 +492,9 @@ func (a *attachment) response(ev *call.Event) (body []byte, cuts []cut) {
 	}
 	if a.join == call.Replay {
 		cuts = markReplayed(body, cuts)
+	}
+	if a.result {
+		return a.taskEnd(ev.End, body, cuts)
 	}
 	return body, cuts
 }

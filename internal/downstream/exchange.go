@@ -24,6 +24,7 @@ type exchange struct {
 	server  string // of the endpoint; "" for all
 	version string // revision of the request, once known
 	modern  bool
+	tasks   bool // tools are listed with what they can do as tasks of 2025-11-25
 	sse     bool // what Accept allows
 	json    bool
 	started bool // the Observer knows

@@ -134,6 +134,9 @@ type Options struct {
 	Info     ServerInfo
 	Observer Observer
 	Log      *slog.Logger
+	// Anonymous says that nobody is asked who they are, so that owners of tasks
+	// cannot be told apart: then no tasks are listed (SPEC §6.4).
+	Anonymous bool
 	// Key seals event ids; it has to be the same after a restart. Epoch is of
 	// this process.
 	Key   [32]byte
@@ -155,6 +158,8 @@ type Handler struct {
 	info     []byte // raw serverInfo
 	params   sync.Map
 	unwatch  func()
+	subs     subscriptions
+	asked    sessionTasks
 
 	mu       sync.Mutex
 	stopped  bool
@@ -170,8 +175,16 @@ func New(opt Options) *Handler {
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
-	h.sessions = newSessions(h.running, opt.SessionEnded, opt.Sessions)
-	h.unwatch = opt.Catalog.Watch(h.sessions.changed)
+	h.sessions = newSessions(h.running, func(principal, id string) {
+		h.asked.forget(id)
+		if f := opt.SessionEnded; f != nil {
+			f(principal, id)
+		}
+	}, opt.Sessions)
+	h.unwatch = opt.Catalog.Watch(func(server string) {
+		h.sessions.changed(server)
+		h.subs.changed(server)
+	})
 	return h
 }
 
@@ -246,5 +259,9 @@ func (h *Handler) endpoint(path string) (server string, ok bool) {
 		return "", true
 	}
 	server, ok = strings.CutPrefix(rest, "/")
+	// A catalog may know servers that only those hear of who know their name.
+	if p, is := h.opt.Catalog.(interface{ Private(server string) bool }); is && p.Private(server) {
+		return server, ok
+	}
 	return server, ok && slices.Contains(h.opt.Catalog.Servers(), server)
 }

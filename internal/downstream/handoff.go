@@ -173,6 +173,7 @@ func (x *exchange) resume(s *session) *attachment {
 		x.over()
 		return nil
 	}
+	mode, seqText := resultMode(seqText)
 	seq, err := strconv.ParseUint(seqText, 10, 64)
 	if err != nil {
 		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "This Last-Event-ID is not known in this session. Nothing can be resumed from it.")
@@ -198,7 +199,7 @@ func (x *exchange) resume(s *session) *attachment {
 		return nil
 	}
 	p.epoch = x.h.opt.Epoch
-	a.prefix = p.seal(&x.h.opt.Key, s.principal, s.id)
+	a.showsResult(mode, p.seal(&x.h.opt.Key, s.principal, s.id))
 	x.q.Server, x.q.Tool, x.q.Call, x.q.Method = rec.Server, rec.PublicTool, rec.ID, "resume"
 	c.Enter()
 	x.observe()

@@ -41,6 +41,13 @@ func (x *exchange) serveLegacy(m *mcp.Message) *attachment {
 		x.accepted()
 		return nil
 	}
+	if m.Method == methodTasksResult && x.hasTasks(s) {
+		a := x.taskResult(m, s)
+		if a != nil {
+			s = nil
+		}
+		return a
+	}
 	if m.Method != mcp.MethodToolsCall {
 		x.observe()
 		x.reply(x.answerLegacy(s, m))
@@ -52,6 +59,9 @@ func (x *exchange) serveLegacy(m *mcp.Message) *attachment {
 		return nil
 	}
 	s = nil // in use until the attachment ends
+	if a.asTask && a.createTask() {
+		return nil
+	}
 	return a
 }
 
@@ -64,7 +74,13 @@ func (x *exchange) answerLegacy(s *session, m *mcp.Message) []byte {
 		return mcp.ResultResponse(id, []byte("{}"))
 	case mcp.MethodToolsList:
 		s.noteList()
+		x.tasks = x.hasTasks(s)
 		return x.listTools(m, s.id)
+	}
+	if x.hasTasks(s) {
+		if answer, ok := x.legacyTask(m, s); ok {
+			return answer
+		}
 	}
 	return mcp.ErrorResponse(id, mcp.CodeMethodNotFound, "Method not found: "+oneLine(m.Method, 100), nil)
 }
@@ -75,11 +91,19 @@ func (x *exchange) legacyCall(m *mcp.Message, s *session) (*attachment, []byte) 
 	if wrong := badCall(m); wrong != "" {
 		return nil, mcp.ErrorResponse(id, mcp.CodeInvalidParams, wrong, nil)
 	}
+	asTask, wrong := x.asksTask(m, s)
+	if wrong != "" {
+		return nil, mcp.ErrorResponse(id, mcp.CodeInvalidParams, wrong, nil)
+	}
 	t, ok := x.resolve(m, s.id)
 	if !ok {
 		return nil, unknownTool(id, t.public)
 	}
-	return x.startCall(m, t, s)
+	a, answer := x.startCall(m, t, s)
+	if a != nil {
+		a.asTask = asTask
+	}
+	return a, answer
 }
 
 // initialize opens a session. It never waits for a tool server (A3).
@@ -103,7 +127,8 @@ func (x *exchange) initialize(m *mcp.Message) {
 	if f := find(m.Raw, m.Params.Start, "capabilities"); f.ok() {
 		caps = bytes.Clone(m.Raw[f.val : f.val+skipValue(m.Raw[f.val:], 0)])
 	}
-	s, ok := x.h.sessions.open(x.q.Principal, x.server, x.version, clientName(m.ClientInfo.Of(m.Raw)), caps)
+	client := clientName(m.ClientInfo.Of(m.Raw))
+	s, ok := x.h.sessions.open(x.q.Principal, x.server, x.version, client, caps)
 	if !ok {
 		x.out.w.Header().Set("Retry-After", "60")
 		x.fail(http.StatusTooManyRequests, id, mcp.CodeInternal, "Too many sessions are busy. Try again later.", nil)
@@ -114,7 +139,9 @@ func (x *exchange) initialize(m *mcp.Message) {
 	x.out.w.Header().Set(mcp.HeaderSession, s.id)
 	b := []byte(`{"protocolVersion":`)
 	b = append(b, mcp.Quote(x.version)...)
-	b = append(b, `,"capabilities":{"tools":{"listChanged":true}},"serverInfo":`...)
+	b = append(b, `,"capabilities":{"tools":{"listChanged":true}`...)
+	b = append(b, x.legacyTasks(client)...)
+	b = append(b, `},"serverInfo":`...)
 	b = append(b, x.h.info...)
 	if t := x.h.opt.Info.Instructions; t != "" {
 		b = append(b, `,"instructions":`...)
@@ -164,7 +191,8 @@ func (x *exchange) cancelled(s *session, m *mcp.Message) {
 		_ = x.h.opt.Engine.Tell(s.principal, id, end)
 	}
 	if !found { // started before a restart, or of a stream that was handed on
-		if c := x.h.opt.Engine.Find(s.principal, s.id, idKey(raw)); c != nil {
+		// One that was handed off has had its answer, and is cancelled in another way.
+		if c := x.h.opt.Engine.Find(s.principal, s.id, idKey(raw)); c != nil && !c.Record().HandedOff {
 			_ = c.Cancel(end)
 		}
 	}
@@ -213,6 +241,14 @@ func (x *exchange) listen(s *session) {
 	out.write(commentOpen)
 	tick := time.NewTicker(streamComment)
 	defer tick.Stop()
+	var w *watch
+	var wake <-chan struct{}
+	var sweep <-chan time.Time
+	if x.hasTasks(s) {
+		w = x.h.asked.listen(x.r.Context(), s.id, x.findTask)
+		defer x.h.asked.quit(s.id, w)
+		wake, sweep = w.wake, w.timer.C
+	}
 	told := false
 	for {
 		if !out.flush() {
@@ -225,6 +261,13 @@ func (x *exchange) listen(s *session) {
 		for wrote := false; !wrote; {
 			select {
 			case <-s.wake:
+			case <-wake:
+				w.soon()
+			case <-sweep:
+				w.sweep(x.r.Context(), func(v *taskView) {
+					x.taskChanged(s, v)
+					wrote = true
+				})
 			case <-tick.C:
 				out.write(commentBeat)
 				x.q.Beats++

@@ -54,16 +54,14 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 	}
 	x.version, x.q.Era = version, version
 	switch m.Method {
-	case mcp.MethodDiscover, mcp.MethodToolsList, mcp.MethodToolsCall:
+	case mcp.MethodDiscover, mcp.MethodToolsList, mcp.MethodToolsCall, methodTasksGet, methodTasksUpdate, methodTasksCancel, methodListen:
 	default:
 		x.fail(http.StatusNotFound, id, mcp.CodeMethodNotFound, "Method not found: "+oneLine(m.Method, 100), nil)
 		return nil
 	}
-	if m.Method == mcp.MethodToolsCall {
-		if text := badCall(m); text != "" {
-			x.fail(http.StatusOK, id, mcp.CodeInvalidParams, text, nil)
-			return nil
-		}
+	if text := badParams(m); text != "" {
+		x.fail(http.StatusOK, id, mcp.CodeInvalidParams, text, nil)
+		return nil
 	}
 	if v, present, ok := only(x.r.Header, mcp.HeaderMethod); !present || !ok || v != m.Method {
 		x.mismatch(id, "The Mcp-Method header must be there once and equal the request's method.")
@@ -72,10 +70,14 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 	switch m.Method {
 	case mcp.MethodDiscover:
 		x.observe()
-		x.result(id, x.discover())
+		x.result(id, x.discover(clientName(m.MetaClientInfo.Of(m.Raw))))
 	case mcp.MethodToolsList:
 		x.observe()
 		x.reply(x.listTools(m, ""))
+	case methodTasksGet, methodTasksUpdate, methodTasksCancel:
+		x.serveTask(m)
+	case methodListen:
+		x.subscribe(m)
 	case mcp.MethodToolsCall:
 		name, _ := mcp.String(m.Name.Of(m.Raw))
 		v, present, ok := only(x.r.Header, mcp.HeaderName)
@@ -104,15 +106,33 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 	return nil
 }
 
+// badParams says what is wrong with a request's params; empty if nothing is.
+func badParams(m *mcp.Message) string {
+	switch m.Method {
+	case mcp.MethodToolsCall:
+		return badCall(m)
+	case methodTasksGet, methodTasksUpdate, methodTasksCancel:
+		return badTask(m)
+	case methodListen:
+		return badListen(m)
+	}
+	return ""
+}
+
 func (x *exchange) mismatch(id []byte, text string) {
 	x.fail(http.StatusBadRequest, id, mcp.CodeHeaderMismatch, text, nil)
 }
 
-// discover says what longcall serves. It never waits for a tool server (A3).
-func (x *exchange) discover() []byte {
+// discover says what longcall serves to a client that calls itself so. It never
+// waits for a tool server (A3).
+func (x *exchange) discover(client string) []byte {
 	b := []byte(`{"resultType":"complete","supportedVersions":`)
 	b = append(b, versions(mcp.ModernVersions)...)
-	b = append(b, `,"capabilities":{"tools":{}}`...)
+	b = append(b, `,"capabilities":{"tools":{"listChanged":true}`...)
+	if x.profile(client).Tasks {
+		b = append(b, `,"extensions":{"`+extensionTasks+`":{}}`...)
+	}
+	b = append(b, '}')
 	if t := x.h.opt.Info.Instructions; t != "" {
 		b = append(b, `,"instructions":`...)
 		b = append(b, mcp.Quote(t)...)

@@ -222,8 +222,8 @@ func (x *exchange) gather(session string) (all []listed, fresh bool) {
 }
 
 // serverTools is one server's part of the list. An entry stays byte for byte
-// but for its name at /mcp, and for execution, which promises tasks that are
-// not served here.
+// but for its name at /mcp, and for execution, which says what tasks longcall
+// serves, not what the tool server does.
 func (x *exchange) serverTools(ctx context.Context, session, server string) (all []listed, fresh bool) {
 	tools, fresh, err := x.h.opt.Catalog.Tools(ctx, x.q.Principal, session, server)
 	if err != nil {
@@ -243,6 +243,9 @@ func (x *exchange) serverTools(ctx context.Context, session, server string) (all
 				continue
 			}
 			set = []mcp.Member{{Name: "name", Value: mcp.Quote(l.name)}}
+		}
+		if support := x.taskSupport(server, t.Name); support != nil {
+			set = append(set, mcp.Member{Name: "execution", Value: support})
 		}
 		if set != nil || bytes.Contains(t.Raw, []byte(`"execution"`)) {
 			raw, err := mcp.EditObject(t.Raw, func(n string) bool { return n == "execution" }, set...)

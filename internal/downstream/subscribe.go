@@ -1,0 +1,286 @@
+package downstream
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+const (
+	methodListen       = "subscriptions/listen"
+	methodAcknowledged = "notifications/subscriptions/acknowledged"
+	methodTaskChanged  = "notifications/tasks"
+
+	metaKeySubscription = "io.modelcontextprotocol/subscriptionId"
+)
+
+const (
+	maxListens     = 100  // of one principal at a time
+	maxListenTasks = 1000 // of one listen
+)
+
+// filter is what a listener asks to hear of. Kinds that are not here are not
+// served, and left out of what is acknowledged.
+type filter struct {
+	tools bool
+	tasks []string // ids as the client wrote them
+	named bool     // whether tasks were named at all
+}
+
+// badListen says what is wrong with the params of subscriptions/listen; empty if
+// nothing is.
+func badListen(m *mcp.Message) string {
+	_, wrong := readFilter(m)
+	return wrong
+}
+
+// readFilter reads params.notifications; wrong says what is wrong with it.
+func readFilter(m *mcp.Message) (f filter, wrong string) {
+	params := m.Params.Of(m.Raw)
+	n := find(params, 0, "notifications")
+	if !n.ok() || params[n.val] != '{' {
+		return f, "subscriptions/listen needs params.notifications, an object."
+	}
+	members, err := mcp.Members(params[n.val:skipValue(params, n.val)])
+	if err != nil {
+		return f, "subscriptions/listen needs params.notifications, an object."
+	}
+	for _, m := range members {
+		switch m.Name {
+		case "toolsListChanged":
+			switch string(m.Value) {
+			case "true":
+				f.tools = true
+			case "false", "null":
+			default:
+				return f, "params.notifications.toolsListChanged must be true or false."
+			}
+		case "taskIds":
+			if string(m.Value) == "null" {
+				continue
+			}
+			list, ok := elements(m.Value)
+			if !ok || len(list) > maxListenTasks {
+				return f, "params.notifications.taskIds must be an array of at most " + strconv.Itoa(maxListenTasks) + " task ids. Open another listen for more."
+			}
+			f.named = true
+			for _, raw := range list {
+				id, ok := mcp.String(raw)
+				if !ok {
+					return f, "params.notifications.taskIds must hold strings."
+				}
+				f.tasks = append(f.tasks, id)
+			}
+		}
+	}
+	return f, ""
+}
+
+// subscribe serves subscriptions/listen (R-10, SPEC §5.1): an acknowledgement of
+// what is heard here, then a notification for each change, until the client or
+// longcall ends the stream. Its end changes nothing about the tasks.
+func (x *exchange) subscribe(m *mcp.Message) {
+	id := append([]byte(nil), m.ID.Of(m.Raw)...)
+	f, _ := readFilter(m)
+	if f.named && !declaresTasks(m.MetaCapabilities.Of(m.Raw)) {
+		x.needsTasks(id, "A listen with taskIds")
+		return
+	}
+	if !x.sse {
+		x.fail(http.StatusNotAcceptable, id, mcp.CodeInvalidRequest, "subscriptions/listen is answered with a stream: add text/event-stream to Accept.", nil)
+		return
+	}
+	s, ok := x.h.subs.open(x.q.Principal, x.server, f.tools)
+	if !ok {
+		x.out.w.Header().Set("Retry-After", "60")
+		x.fail(http.StatusTooManyRequests, id, mcp.CodeInternal, "You already have "+strconv.Itoa(maxListens)+" listens open, which is the limit. Close one first; one listen takes up to "+strconv.Itoa(maxListenTasks)+" task ids.", nil)
+		return
+	}
+	defer x.h.subs.close(s)
+	w := newWatch(true)
+	defer w.stop()
+	var tasks []call.ID
+	for _, name := range f.tasks {
+		c, err := x.findTask(name)
+		if errors.Is(err, call.ErrUnknown) {
+			continue // also a foreign one: not honoured
+		}
+		if err != nil {
+			x.reply(noTask(id, err))
+			return
+		}
+		if w.add(x.r.Context(), c) { // no change from here on is missed
+			tasks = append(tasks, c.ID())
+		}
+	}
+	x.observe()
+	l := &listener{x: x, id: id}
+	streamHead(x.out.w.Header())
+	x.out.head(http.StatusOK)
+	l.acknowledge(&f, tasks)
+	if x.out.flush() {
+		l.run(s, w)
+	}
+}
+
+// listener writes to one listen stream.
+type listener struct {
+	x  *exchange
+	id []byte // of the request, raw: it names the subscription
+}
+
+// run writes what comes, and returns when the stream is over.
+func (l *listener) run(s *subscription, w *watch) {
+	x := l.x
+	tick := time.NewTicker(streamComment)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.wake:
+			l.notify(mcp.MethodToolsChanged, nil)
+			x.out.flush()
+		case <-w.wake:
+			w.soon()
+		case <-w.timer.C:
+			w.sweep(x.r.Context(), l.task)
+		case <-tick.C:
+			x.out.write(commentBeat)
+			x.q.Beats++
+			x.out.flush()
+		case <-x.h.stopping:
+			l.end()
+			return
+		case <-x.r.Context().Done():
+			return
+		}
+		if x.out.err != nil {
+			return
+		}
+	}
+}
+
+// acknowledge says what the stream will carry.
+func (l *listener) acknowledge(f *filter, tasks []call.ID) {
+	b := []byte(`"notifications":{`)
+	if f.tools {
+		b = append(b, `"toolsListChanged":true`...)
+	}
+	if f.named {
+		if f.tools {
+			b = append(b, ',')
+		}
+		b = append(b, `"taskIds":[`...)
+		for i, id := range tasks {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(b, mcp.Quote(string(id))...)
+		}
+		b = append(b, ']')
+	}
+	l.notify(methodAcknowledged, append(b, '}'))
+}
+
+// task writes a notifications/tasks. One that tells of the end is a delivery of
+// it.
+func (l *listener) task(v *taskView) {
+	write := func() {
+		l.notify(methodTaskChanged, v.appendDetail(nil, l.x))
+		l.x.out.flush()
+	}
+	if v.over() {
+		l.x.deliverTask(v, write)
+		return
+	}
+	write()
+}
+
+// notify writes a notification with members of params, which may be nil.
+func (l *listener) notify(method string, members []byte) {
+	b := make([]byte, 0, 160+len(l.id)+len(members))
+	b = append(append(b, `{"jsonrpc":"2.0","method":"`...), method...)
+	b = append(b, `","params":{`...)
+	if members != nil {
+		b = append(append(b, members...), ',')
+	}
+	b = append(b, `"_meta":{"`+metaKeySubscription+`":`...)
+	b = append(append(b, l.id...), `}}}`...)
+	l.write(b)
+}
+
+// end writes the result that ends the subscription (A6).
+func (l *listener) end() {
+	b := append([]byte(`{"jsonrpc":"2.0","id":`), l.id...)
+	b = append(b, `,"result":{"resultType":"complete","_meta":{"`+metaKeySubscription+`":`...)
+	b = append(append(b, l.id...), `,"`+mcp.MetaKeyServerInfo+`":`...)
+	b = append(append(b, l.x.h.info...), `}}}`...)
+	l.write(b)
+	l.x.out.flush()
+}
+
+func (l *listener) write(message []byte) {
+	out := &l.x.out
+	out.write(eventHead)
+	out.write(message)
+	out.write(eventTail)
+	l.x.q.Events++
+}
+
+// subscriptions are the listens that are open.
+type subscriptions struct {
+	mu    sync.Mutex
+	all   map[*subscription]struct{}
+	count map[string]int // by principal
+}
+
+// subscription is one of them.
+type subscription struct {
+	principal string
+	server    string // of the endpoint; "" for all
+	tools     bool
+	wake      chan struct{} // holds one: the list of tools has changed
+}
+
+// open counts a listen of the principal in; ok is false if it has too many.
+func (ss *subscriptions) open(principal, server string, tools bool) (s *subscription, ok bool) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.count[principal] >= maxListens {
+		return nil, false
+	}
+	if ss.all == nil {
+		ss.all, ss.count = map[*subscription]struct{}{}, map[string]int{}
+	}
+	s = &subscription{principal: principal, server: server, tools: tools, wake: make(chan struct{}, 1)}
+	ss.all[s] = struct{}{}
+	ss.count[principal]++
+	return s, true
+}
+
+func (ss *subscriptions) close(s *subscription) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	delete(ss.all, s)
+	if ss.count[s.principal]--; ss.count[s.principal] == 0 {
+		delete(ss.count, s.principal)
+	}
+}
+
+// changed tells those who asked that a server's list of tools has changed (R-25).
+func (ss *subscriptions) changed(server string) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for s := range ss.all {
+		if s.tools && (s.server == "" || s.server == server) {
+			select {
+			case s.wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
