@@ -32,8 +32,9 @@ type address struct {
 	Request string `json:"request"`         // our request id, and the progress token
 	// Apart says that progress comes on the session's standalone stream: what
 	// was not stored does not come again.
-	Apart bool   `json:"apart,omitempty"`
-	After string `json:"after,omitempty"` // see Resumable; never stored
+	Apart  bool   `json:"apart,omitempty"`
+	AsTask string `json:"as_task,omitempty"` // see exchange.asTask
+	After  string `json:"after,omitempty"`   // see Resumable; never stored
 }
 
 // urlDigest stands for a configured url, which may hold a secret.
@@ -100,7 +101,7 @@ func (c *httpConn) takeUp(ctx context.Context, x *call.Exec) call.Answer {
 	defer c.release(sess)
 	e := &exchange{
 		c: c, exec: x, sess: sess, id: a.Request, done: make(chan struct{}),
-		left: true, lastID: after, addressed: true, apart: a.Apart,
+		left: true, lastID: after, addressed: true, apart: a.Apart, asTask: a.AsTask,
 		got: true, broken: true, sent: time.Now(), last: time.Now(),
 	}
 	e.numbered.Store(true)
@@ -114,7 +115,10 @@ func (c *httpConn) takeUp(ctx context.Context, x *call.Exec) call.Answer {
 			return a
 		}
 		e.firstByte()
-		return e.stream(ctx, resp)
+		if a = e.stream(ctx, resp); e.made != nil {
+			return e.absorb(ctx, e.made)
+		}
+		return a
 	})
 }
 
@@ -209,7 +213,8 @@ func (x *exchange) address(cursor []byte) {
 // keepAddress stores the address as it is now. x.mu is held.
 func (x *exchange) keepAddress(cursor []byte) {
 	body, err := json.Marshal(address{
-		Kind: addressStream, URL: x.c.digest, Session: x.sess.id, Version: x.sess.version, Tasks: x.sess.tasks, Request: x.id, Apart: x.apart,
+		Kind: addressStream, URL: x.c.digest, Session: x.sess.id, Version: x.sess.version, Tasks: x.sess.tasks,
+		Request: x.id, Apart: x.apart, AsTask: x.asTask,
 	})
 	if err != nil {
 		return // strings always marshal
@@ -226,7 +231,7 @@ func (x *exchange) comesApart() {
 		return
 	}
 	x.apart = true
-	if x.addressed {
+	if x.addressed && !x.tasked { // a task has an address of its own
 		x.keepAddress(nil)
 	}
 }

@@ -781,8 +781,13 @@ func TestApartProgressIsNotTakenForSeen(t *testing.T) {
 	l.kill()
 	l = w.next(1, 0)
 	w.stream(first).Event(s.Progress("4", "", ""))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
 	got := l.get(c.ID())
-	for ev := range got.Follow(t.Context(), got.Position(1, f.seq()), 0) {
+	for ev, err := range got.Follow(ctx, got.Position(1, f.seq()), 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		if v := step(t, ev); v != "4" {
 			t.Errorf("step %s", v)
 		}
@@ -791,42 +796,125 @@ func TestApartProgressIsNotTakenForSeen(t *testing.T) {
 	s.end()
 }
 
-// Whatever else the server says on the way, the seqs are those that readers know.
+// Whatever else the server says on the way, and wherever the process is killed,
+// the seqs are those that readers know.
 func TestRemarksComeAgain(t *testing.T) {
-	w := newWorld(t, wire.Options{})
-	w.edit = func(s *upstream.Server) { s.Limits.Message = 2000 }
+	big := strings.Repeat("x", 3000)
+	said := []struct{ message, kind string }{
+		{"no JSON", "note"},
+		{wire.ServerRequest(`"q1"`, "ping", "{}"), ""},
+		{wire.ServerRequest(`"q2"`, "elicitation/create", "{}"), "note"},
+		{`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"m"}}`, "message"},
+		{`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + big + `"}}`, "note"},
+		{`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"nobody's","progress":1}}`, ""},
+		{`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"n"}}`, "message"},
+	}
+	for stored := range len(said) {
+		t.Run(fmt.Sprint("stored=", stored), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, wire.Options{})
+			w.edit = func(s *upstream.Server) { s.Limits.Message = 2000 }
+			l := w.begin()
+			c := l.start("a", call.Limits{})
+			f := &follower{t: t, id: c.ID(), epoch: 1}
+			s := w.told("a")
+			s.step(1)
+			f.readStep(l, 1)
+			l.addressed(c)
+			want := []string{"accepted", "dispatched", "progress", "address"}
+			f.read(l, func(ev call.Event) bool { return ev.Kind == call.KindAddress })
+			for i, m := range said {
+				if i == stored {
+					w.log.Sync()
+				}
+				s.Append(m.message)
+				if m.kind != "" {
+					want = append(want, m.kind)
+					f.read(l, func(ev call.Event) bool { return ev.Kind.String() == m.kind })
+				}
+			}
+			// A message that names no call must not shift what follows it.
+			w.up.Stream().Event(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"loose"}}`)
+			s.step(2)
+			f.readStep(l, 2)
+			if want = append(want, "progress"); !slices.Equal(f.kinds(), want) {
+				t.Errorf("shown %v, not %v", f.kinds(), want)
+			}
+			l.kill()
+			l = w.next(1, 0)
+			s.step(3)
+			s.end()
+			f.readEnd(l)
+			f.whole(w, 3)
+			w.undisturbed(1)
+		})
+	}
+}
+
+// A session that was forgotten between two requests of ours is noticed when a
+// stream is resumed: the next call does not meet it.
+func TestSessionIsGoneAtResumeInOneLife(t *testing.T) {
+	var up *wire.Upstream
+	first := true
+	up = wire.NewUpstream(t, wire.Options{NoStream: true, On: map[string]wire.Handler{
+		"tools/call": func(c *wire.Conn, r *wire.Request) {
+			c.SSE()
+			if !first {
+				c.Event(r.Text("worked"))
+				c.End()
+				return
+			}
+			first = false
+			c.EventID("a_1", r.Progress("1", "", ""))
+			up.Forget()
+			c.End() // the connection stays, and tells nothing
+		},
+	}})
+	g := newGateway(t, up.URL)
+	g.follow(g.start(call.Limits{})).want(t, call.Interrupted, "refused to resume")
+	g.follow(g.start(call.Limits{})).want(t, call.Completed, "worked")
+	if up.Count("tools/call") != 2 || up.Count("initialize") != 2 {
+		t.Errorf("%d calls, %d initialize", up.Count("tools/call"), up.Count("initialize"))
+	}
+}
+
+// A call that was sent as a task may be told of its task only after a restart.
+func TestTaskIsMadeAfterRestart(t *testing.T) {
+	w := &world{t: t, log: calltest.NewMemory(), calls: map[string]*told{}}
+	w.up = taskScript{version: wire.Legacy, get: steps(everyBit, ended(wire.Legacy)), on: map[string]wire.Handler{
+		"tools/call": func(c *wire.Conn, r *wire.Request) {
+			log := w.up.NewLog("a")
+			log.Append("")
+			w.mu.Lock()
+			w.calls["a"] = &told{log, r}
+			w.mu.Unlock()
+			c.SSE()
+			log.Serve(c, 0, 0)
+			c.End()
+		},
+	}}.start(t)
 	l := w.begin()
 	c := l.start("a", call.Limits{})
 	f := &follower{t: t, id: c.ID(), epoch: 1}
 	s := w.told("a")
-	s.step(1)
-	f.readStep(l, 1)
 	l.addressed(c)
 	w.log.Sync()
-	s.Append(
-		`no JSON`,
-		wire.ServerRequest(`"q1"`, "ping", "{}"),
-		wire.ServerRequest(`"q2"`, "elicitation/create", "{}"),
-		`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"m"}}`,
-		`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"`+strings.Repeat("x", 3000)+`"}}`,
-		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"nobody's","progress":1}}`,
-	)
-	s.step(2)
-	f.readStep(l, 2)
-	// A message that names no call must not shift what follows it.
-	w.up.Stream().Event(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"loose"}}`)
-	s.step(3)
-	f.readStep(l, 3)
-	shown := f.kinds()
 	l.kill()
+	s.Append(s.Result(`{"task":{` + taskMembers + `,` + everyBit + `}}`))
+	s.Finish()
 	l = w.next(1, 0)
-	s.step(4)
-	s.end()
-	f.readEnd(l)
-	f.whole(w, 4)
+	if e := f.readEnd(l); e.Outcome != call.Completed || !strings.Contains(string(f.events[len(f.events)-1].Body), "worked") {
+		t.Errorf("%+v", e)
+	}
 	w.undisturbed(1)
-	if want := []string{"accepted", "dispatched", "progress", "address", "note", "note", "message", "note", "progress", "progress"}; !slices.Equal(shown, want) {
-		t.Errorf("shown %v, not %v", shown, want)
+	var last string
+	for _, ev := range f.events {
+		if ev.Kind == call.KindAddress {
+			last = string(ev.Body)
+		}
+	}
+	if !strings.Contains(last, `"kind":"task"`) {
+		t.Errorf("the last address is %s", last)
 	}
 }
 
