@@ -156,7 +156,7 @@ func New(o Options) (_ *App, err error) {
 	}
 	a.handler = downstream.New(downstream.Options{
 		Anonymous: a.opt.NoAuth,
-		Key: key, Epoch: a.journal.Epoch(), Sessions: sessions{a.journal},
+		Key:       key, Epoch: a.journal.Epoch(), Sessions: sessions{a.journal},
 		Engine:   a.engine,
 		Catalog:  catalog{a.pool, &a.wraps},
 		Auth:     checker{a.auth},
