@@ -166,7 +166,7 @@ func (e *Engine) settle(c *Call) {
 	switch {
 	case !ok:
 	case c.rec.Idempotency != "":
-		want = !c.ended || !c.rec.Dispatched.IsZero() && time.Since(c.rec.Ended) <= e.opt.Window
+		want = !c.ended || c.rec.mayHaveRun() && time.Since(c.rec.Ended) <= e.opt.Window
 	case c.ended:
 		want = !c.rec.Delivered && c.rec.replayable() && time.Since(c.rec.Ended) <= e.opt.Window
 	default:
@@ -198,9 +198,16 @@ func (e *Engine) settle(c *Call) {
 func (r *Record) replayable() bool {
 	switch r.End.Outcome {
 	case Completed, Failed, TimedOut, Interrupted:
-		return !r.Dispatched.IsZero()
+		return r.mayHaveRun()
 	}
 	return false
+}
+
+// mayHaveRun says whether the ended call may have reached its tool server. A
+// process that was killed may have sent it before the log had taken that down:
+// an end as interrupted counts as sent (see unsent for all others).
+func (r *Record) mayHaveRun() bool {
+	return !r.Dispatched.IsZero() || r.End.Outcome == Interrupted
 }
 
 // unindex takes the call out of joinable; e.mu is held.

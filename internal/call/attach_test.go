@@ -383,6 +383,37 @@ func TestRecoverAdopts(t *testing.T) {
 	})
 }
 
+// A process that is killed may have sent a call before the log had taken that
+// down: who asks again hears that the outcome is unknown, and nothing is sent.
+func TestRecoverOwesWhatMayHaveRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, r := calltest.NewMemory(), newTool()
+		keyed := spec("keyed")
+		keyed.Idempotency = "key"
+		for _, s := range []call.Spec{spec("plain"), keyed} {
+			rec := &call.Record{ID: call.NewID(), Spec: s, Epoch: 1, Started: time.Now(), Seq: 1}
+			if err := log.Create(t.Context(), rec, call.Event{Seq: 1, Kind: call.KindAccepted, Time: rec.Started, Hole: -1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e := call.NewEngine(log, r, call.Options{Epoch: 2})
+		defer e.Stop(t.Context())
+		if _, interrupted, err := e.Recover(t.Context()); interrupted != 2 || err != nil {
+			t.Fatalf("%d interrupted, %v", interrupted, err)
+		}
+		for _, s := range []call.Spec{spec("plain"), keyed} {
+			c := attach(t, e, s, call.Replay)
+			if ev := last(t, c); ev.End.Outcome != call.Interrupted {
+				t.Errorf("%s: end %+v", s.Digest, ev.End)
+			}
+			leave(c, call.Replayed)
+		}
+		if len(r.runs) != 0 {
+			t.Errorf("runs %v", r.runs)
+		}
+	})
+}
+
 // A reader that comes back after a restart misses nothing and sees nothing
 // twice, whatever the lost process had shown beyond what it had stored.
 func TestPositionAfterCrash(t *testing.T) {

@@ -281,8 +281,8 @@ type Log interface {
 	// (compare and set); else it gives ErrNotRunning. On return it survives a
 	// crash, and Append and Finish take r.Epoch.
 	Adopt(ctx context.Context, r *Record, from uint64) error
-	// Undelivered returns calls that ended at or after since, were dispatched,
-	// were not cancelled or denied, and that no reader got the end of; and those
+	// Undelivered returns calls that ended at or after since, were dispatched or
+	// interrupted, were not cancelled or denied, and that no reader got the end of; and those
 	// with an Idempotency key that ended since then, however they ended and were
 	// delivered. Newest first, at most max, among the last 100 000 calls.
 	Undelivered(ctx context.Context, since time.Time, max int) ([]Record, error)

@@ -335,7 +335,7 @@ func (m *Memory) Undelivered(ctx context.Context, since time.Time, max int) ([]c
 		case r.End.Outcome == call.Running || r.Ended.Before(since):
 			continue
 		case r.Idempotency != "":
-		case r.Delivered || r.Dispatched.IsZero() || r.End.Outcome == call.Cancelled || r.End.Outcome == call.Denied:
+		case r.Delivered || r.Dispatched.IsZero() && r.End.Outcome != call.Interrupted || r.End.Outcome == call.Cancelled || r.End.Outcome == call.Denied:
 			continue
 		}
 		records = append(records, r)

@@ -253,6 +253,7 @@ func undelivered(t *testing.T, l call.Log) {
 		want = append(want, finish(o, nil))
 	}
 	want = append(want,
+		finish(call.Interrupted, undispatched), // its process was killed: it may have left all the same
 		finish(call.Completed, just),
 		finish(call.Completed, nil, call.AbortedDownstream, call.HandedOff, call.Slow, call.ShutDown),
 		finish(call.Completed, keyed, call.Delivered),

@@ -62,7 +62,7 @@ func (j *Journal) Undelivered(ctx context.Context, since time.Time, max int) ([]
 		// are as new as that, and they are small.
 		s, err := r.c.prepare("SELECT " + callColumns + ` WHERE c.n IN (SELECT n FROM ends x
 			WHERE x.n > (SELECT max(n) FROM calls) - ?1 AND x.ended >= ?2 AND (
-				x.dispatched <> 0 AND x.outcome NOT IN (3, 5)
+				(x.dispatched <> 0 OR x.outcome = 6) AND x.outcome NOT IN (3, 5)
 					AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.key BETWEEN x.n << 16 AND (x.n << 16) + 65535 AND d.how IN (1, 4))
 				OR (SELECT k.idempotency FROM calls k WHERE k.n = x.n) IS NOT NULL))
 			ORDER BY c.n DESC`)
