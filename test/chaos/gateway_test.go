@@ -1,0 +1,235 @@
+package chaos_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// binary is the product, built once with -tags chaos: that adds nothing but the
+// hook of LONGCALL_CRASH_AT.
+var binary = sync.OnceValues(func() (string, error) {
+	if bin := os.Getenv("LONGCALL_BIN"); bin != "" {
+		return bin, nil
+	}
+	dir, err := os.MkdirTemp("", "longcall-chaos-*")
+	if err != nil {
+		return "", err
+	}
+	builtIn = dir
+	bin := filepath.Join(dir, "longcall")
+	cmd := exec.Command("go", "build", "-tags", "chaos", "-o", bin, "github.com/longcall/longcall/cmd/longcall")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the product: %w\n%s", err, out)
+	}
+	return bin, nil
+})
+
+var builtIn string // removed by TestMain
+
+// ports below the range of ephemeral ones, so that no connection takes a port
+// while its process is down.
+var nextPort atomic.Int32
+
+func init() { nextPort.Store(int32(12000 + rand.IntN(15000))) }
+
+func freePort() (string, error) {
+	for range 1000 {
+		n := 12000 + (nextPort.Add(1)-12000)%18000
+		addr := fmt.Sprintf("127.0.0.1:%d", n)
+		if ln, err := net.Listen("tcp", addr); err == nil {
+			ln.Close()
+			return addr, nil
+		}
+	}
+	return "", errors.New("no free port")
+}
+
+// gateway is the real binary on one state folder and one port, started again
+// after every kill.
+type gateway struct {
+	bin, dir, addr string
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	exited chan struct{}
+	log    bytes.Buffer
+	kills  []time.Time
+	starts []time.Time
+}
+
+// Tokens of the two principals.
+const (
+	tokenAnn = "ann-0123456789abcdef0123456789abcdef"
+	tokenBob = "bob-0123456789abcdef0123456789abcdef"
+)
+
+// newGateway writes the config. Servers is the YAML of mcpServers.
+func newGateway(bin, dir, more, servers string) (*gateway, error) {
+	addr, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	yaml := fmt.Sprintf(`listen: %s
+state: %s
+log: {level: warn}
+auth: {tokens: {ann: %q, bob: %q}}
+beats: {comment: 200ms, progress: 150ms}
+disconnect_grace: 300ms
+journal: {arguments: full}
+limits: {connect: 10s, first_byte: 30s, idle: 15s, total: 60s}
+shutdown: {drain: 5s}
+reload: {watch: false}
+%smcpServers:
+%s`, addr, filepath.Join(dir, "state"), tokenAnn, tokenBob, more, servers)
+	if err := os.WriteFile(filepath.Join(dir, "longcall.yaml"), []byte(yaml), 0o600); err != nil {
+		return nil, err
+	}
+	return &gateway{bin: bin, dir: dir, addr: addr}, nil
+}
+
+func (g *gateway) journal() string { return filepath.Join(g.dir, "state", "journal.db") }
+
+// Write takes the log of all its processes.
+func (g *gateway) Write(b []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.log.Len() < 1<<20 {
+		g.log.Write(b)
+	}
+	return len(b), nil
+}
+
+// start starts a process, and waits until it takes connections or has ended.
+func (g *gateway) start(ctx context.Context, env ...string) error {
+	cmd := exec.Command(g.bin, "serve", "--config", filepath.Join(g.dir, "longcall.yaml"))
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr, cmd.Stdout = g, g
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	go func() {
+		cmd.Wait()
+		close(exited)
+	}()
+	g.mu.Lock()
+	g.cmd, g.exited = cmd, exited
+	g.mu.Unlock()
+	late := time.NewTimer(20 * time.Second)
+	defer late.Stop()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for {
+		if c, err := net.DialTimeout("tcp", g.addr, time.Second); err == nil {
+			c.Close()
+			g.mu.Lock()
+			g.starts = append(g.starts, time.Now())
+			g.mu.Unlock()
+			return nil
+		}
+		select {
+		case <-look.C:
+		case <-exited:
+			return fmt.Errorf("longcall ended at its start: %v", cmd.ProcessState)
+		case <-late.C:
+			return errors.New("longcall takes no connections 20 s after its start")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// kill is kill -9, and waits until the process is gone.
+func (g *gateway) kill() {
+	g.mu.Lock()
+	cmd, exited := g.cmd, g.exited
+	g.mu.Unlock()
+	if cmd == nil {
+		return
+	}
+	now := time.Now()
+	cmd.Process.Kill() // it may have ended by itself
+	<-exited
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.kills = append(g.kills, now)
+	g.cmd = nil
+}
+
+// stop asks the process to end, and says whether it did so cleanly in time.
+func (g *gateway) stop() error {
+	g.mu.Lock()
+	cmd, exited := g.cmd, g.exited
+	g.mu.Unlock()
+	if cmd == nil {
+		return nil
+	}
+	cmd.Process.Signal(syscall.SIGTERM)
+	late := time.NewTimer(15 * time.Second)
+	defer late.Stop()
+	select {
+	case <-exited:
+	case <-late.C:
+		cmd.Process.Signal(syscall.SIGQUIT) // its stacks go to the log
+		<-exited
+		return errors.New("longcall did not end within 15 s of SIGTERM, with nothing to wait for")
+	}
+	g.mu.Lock()
+	g.cmd = nil
+	g.mu.Unlock()
+	if code := cmd.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("longcall ended with %v after SIGTERM", cmd.ProcessState)
+	}
+	return nil
+}
+
+// wait waits until the process has ended by itself.
+func (g *gateway) wait(limit time.Duration) bool {
+	g.mu.Lock()
+	exited := g.exited
+	g.mu.Unlock()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-exited:
+		g.mu.Lock()
+		g.kills = append(g.kills, time.Now())
+		g.cmd = nil
+		g.mu.Unlock()
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// killedIn says whether a process was killed between two times.
+func (g *gateway) killedIn(from, to time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, t := range g.kills {
+		if !t.Before(from) && !t.After(to) {
+			return true
+		}
+	}
+	return false
+}
+
+// lastLog is the end of the log.
+func (g *gateway) lastLog(n int) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := g.log.Bytes()
+	return string(b[max(0, len(b)-n):])
+}
