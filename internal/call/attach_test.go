@@ -499,6 +499,24 @@ func TestPositionAfterCrash(t *testing.T) {
 					t.Errorf("got %q, want %q", got, tt.want)
 				}
 				e.Stop(t.Context())
+
+				// Killed again: the end is in the log alone, and no reader of the
+				// first process has seen it.
+				e = call.NewEngine(frozen, resumable(run), call.Options{Epoch: 3})
+				defer e.Stop(t.Context())
+				if c, err = e.Get(t.Context(), "ann", c.ID()); err != nil {
+					t.Fatal(err)
+				}
+				ended := false
+				for ev, err := range c.Follow(t.Context(), c.Position(1, after), 0) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					ended = ev.Kind == call.KindEnd
+				}
+				if !ended {
+					t.Error("in the third process the end is not shown")
+				}
 			})
 		})
 	}

@@ -244,8 +244,8 @@ func (c *Call) Position(epoch, seq uint64) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch r := c.resume; {
-	case c.ended && c.rec.End.By == byRestart && epoch <= c.rec.Epoch:
-		return min(seq, c.rec.Seq-1)
+	case c.ended && (epoch < c.rec.Epoch || c.rec.End.By == byRestart && epoch == c.rec.Epoch):
+		return min(seq, c.rec.Seq-1) // a later process ended it
 	case r != nil && epoch < c.rec.Epoch && r.Cursor == nil:
 		return min(seq, r.Seq) // nothing of what was lost comes again
 	}
