@@ -9,23 +9,34 @@ import (
 	"github.com/longcall/longcall/test/wire"
 )
 
-const asksForInput = `{"resultType":"input_required","requestState":"s"}`
+const (
+	asksForInput = `{"resultType":"input_required","requestState":"s"}`
+	unheardOf    = `{"resultType":"draft","x":1}`
+)
 
 func init() {
-	scripts["asks for input"] = func(c *wire.Child) {
-		c.Serve(wire.Options{Version: wire.Modern}, func(c *wire.Child, r *wire.Request) { c.Send(r.Result(asksForInput)) })
+	for script, result := range map[string]string{"asks for input": asksForInput, "unheard of": unheardOf} {
+		scripts[script] = func(c *wire.Child) {
+			c.Serve(wire.Options{Version: wire.Modern}, func(c *wire.Child, r *wire.Request) { c.Send(r.Result(result)) })
+		}
 	}
 }
 
-// A result that only asks to go on is no end: it is never shown or recorded as
-// a success, to agents of neither era, whatever the server is on.
+// unfinished starts a gateway before a stateless server, on both transports,
+// whose calls all end with result.
+func unfinished(t *testing.T, script, result string) *gateway {
+	up := wire.NewUpstream(t, wire.Options{Version: wire.Modern, On: map[string]wire.Handler{
+		"tools/call": func(c *wire.Conn, r *wire.Request) { c.Answer(r.Result(result)) },
+	}})
+	cmd := wire.NewCommand(t, script)
+	return start(t, fmt.Sprintf("mcpServers: {http: {url: %q}, stdio: %s}\n", up.URL, cmd.Config()))
+}
+
+// A result that nobody knows the meaning of is no end: it is never shown or
+// recorded as a success, to agents of neither era, whatever the server is on.
 func TestUnfinishedResultIsNoSuccess(t *testing.T) {
 	t.Parallel()
-	up := wire.NewUpstream(t, wire.Options{Version: wire.Modern, On: map[string]wire.Handler{
-		"tools/call": func(c *wire.Conn, r *wire.Request) { c.Answer(r.Result(asksForInput)) },
-	}})
-	cmd := wire.NewCommand(t, "asks for input")
-	g := start(t, fmt.Sprintf("mcpServers: {http: {url: %q}, stdio: %s}\n", up.URL, cmd.Config()))
+	g := unfinished(t, "unheard of", unheardOf)
 	for _, server := range []string{"http", "stdio"} {
 		for _, version := range []string{wire.Legacy, wire.Modern} {
 			m := g.client(version, server).Start(wire.Call{}).Response(0)
@@ -34,5 +45,24 @@ func TestUnfinishedResultIsNoSuccess(t *testing.T) {
 			}
 			g.ended(call.Interrupted)
 		}
+	}
+}
+
+// A question ends the request, not the work: it reaches an agent that can go on
+// with it as it is, and any other as what it is, no success.
+func TestQuestionIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	g := unfinished(t, "asks for input", asksForInput)
+	for _, server := range []string{"http", "stdio"} {
+		m := g.client(wire.Modern, server).Start(wire.Call{}).Response(0)
+		if string(m.Result) != asksForInput {
+			t.Errorf("%s: %s", server, m.JSON)
+		}
+		g.ended(call.Completed)
+		m = g.client(wire.Legacy, server).Start(wire.Call{}).Response(0)
+		if string(m.At("result.isError")) != "true" || !strings.Contains(m.ToolText(), "asks for input") {
+			t.Errorf("%s: %s", server, m.JSON)
+		}
+		g.ended(call.Completed)
 	}
 }
