@@ -119,6 +119,17 @@ func bench(ctx context.Context, o options) (err error) {
 			}
 		}
 	}
+	if !o.floorAgain {
+		err := programs.measureOutlive(ctx, o, func(r load.Record) error {
+			r.Run = label
+			records = append(records, r)
+			progress(r)
+			return json.NewEncoder(f).Encode(r)
+		})
+		if err != nil {
+			return err
+		}
+	}
 	printTable(os.Stdout, records)
 	fmt.Printf("\nJSON lines: %s\n", o.out)
 	return failed(records)

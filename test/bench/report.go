@@ -115,6 +115,26 @@ var scenarios = []struct {
 		{"elsewhere", "own events on the GET stream, %", "%.1f", most(0)},
 		{"result", "own results, %", "%.1f", least(100)},
 	}},
+	{"R1", "A call of 100 000 events is read again", []row{
+		{"events", "messages", "%.0f", least(100_001)},
+		{"per_s", "messages per second", "%.0f", least(100_000)},
+		{"rss_mb", "memory, MB", "%.0f", nil},
+	}},
+	{"R2", "The same call again, after its stream was lost", []row{
+		{"ms_p50", "attached p50, ms", "%.2f", nil},
+		{"ms_p99", "attached p99, ms", "%.2f", most(5)},
+		{"twice", "calls that ran twice", "%.0f", most(0)},
+	}},
+	{"R3", "Calls without a reader", []row{
+		{"rss_mb", "memory, MB", "%.0f", most(300)},
+		{"kb_per_call", "memory per call, KB", "%.1f", nil},
+	}},
+	{"R4", "longcall is killed and started again", []row{
+		{"ready_s", "ready after, s", "%.2f", most(2)},
+		{"resumed", "calls taken up again, %", "%.1f", nil},
+		{"twice", "calls that ran twice", "%.0f", most(0)},
+		{"rss_mb", "memory, MB", "%.0f", nil},
+	}},
 }
 
 // group of records of the same measurement.

@@ -56,3 +56,6 @@ func (e *Endpoint) AtRest() Metrics {
 	}
 	return Metrics{"rss_mb": mib(e.proc.usage().rss)}
 }
+
+// Memory is what a process takes now, in bytes; 0 where there is no /proc.
+func Memory(pid int) int64 { return process(pid).usage().rss }
