@@ -336,6 +336,8 @@ func (r *round) checkTruth(a *agent, books []*book, runs []*run, fail func(strin
 		ok := false
 		for _, b := range books {
 			ok = ok || string(b.End.Outcome) == a.final.outcome
+			// A task that ends in longcall's own words has failed, whatever they are.
+			ok = ok || a.isTask && a.final.outcome == "failed" && b.End.Outcome != call.Completed && b.End.Outcome != call.Cancelled
 		}
 		if !ok {
 			fail("(4) the agent was told %q, which no record says", a.final.outcome)
@@ -355,8 +357,8 @@ func (r *round) resumable(b *book) bool {
 // (5) What the journal says about deliveries. Bytes that left longcall may still
 // be lost on the way, so:
 //   - a whole answer at the agent is delivered in the journal, unless the process
-//     was killed within slack after it, or the connection broke around it (then
-//     longcall saw a failed write after the frame);
+//     was killed between the call's end and slack after it, or the connection
+//     broke around it (then longcall saw a failed write after the frame);
 //   - without a whole answer at any agent, delivered or replayed stands in the
 //     journal only if a connection of the call was broken by the proxy or left by
 //     the agent.
@@ -370,7 +372,13 @@ func (r *round) checkDelivery(a *agent, books []*book, fail func(string, ...any)
 			continue
 		}
 		got = true
-		if fate == "" && !r.gw.killedIn(t.answered.Add(-slack), t.answered.Add(slack)) {
+		from := t.answered
+		for _, b := range books {
+			if b.Ended.Before(from) {
+				from = b.Ended
+			}
+		}
+		if fate == "" && !r.gw.killedIn(from.Add(-slack), t.answered.Add(slack)) {
 			at = t.answered
 		}
 	}

@@ -76,7 +76,7 @@ const (
 )
 
 // newGateway writes the config. Servers is the YAML of mcpServers.
-func newGateway(bin, dir, more, servers string) (*gateway, error) {
+func newGateway(bin, dir, servers string) (*gateway, error) {
 	addr, err := freePort()
 	if err != nil {
 		return nil, err
@@ -91,8 +91,11 @@ journal: {arguments: full}
 limits: {connect: 10s, first_byte: 30s, idle: 15s, total: 60s}
 shutdown: {drain: 5s}
 reload: {watch: false}
-%smcpServers:
-%s`, addr, filepath.Join(dir, "state"), tokenAnn, tokenBob, more, servers)
+clients:
+  hasty: {budget: 350ms, budget_token: 350ms, task_budget: 100ms}
+  chaos: {task_budget: 250ms}
+mcpServers:
+%s`, addr, filepath.Join(dir, "state"), tokenAnn, tokenBob, servers)
 	if err := os.WriteFile(filepath.Join(dir, "longcall.yaml"), []byte(yaml), 0o600); err != nil {
 		return nil, err
 	}

@@ -225,9 +225,15 @@ func (p *proxy) pass(l *line, to *net.TCPConn, b []byte, up bool) bool {
 			return false
 		case "half":
 			p.note(l, how)
+			p.mu.Lock()
+			calm := p.calm
 			l.mu.Lock()
-			l.dead = true
+			l.dead = !calm
 			l.mu.Unlock()
+			p.mu.Unlock()
+			if calm { // nobody would wake it any more
+				l.end()
+			}
 			return true
 		}
 		b = b[n:]
