@@ -42,6 +42,9 @@ type Options struct {
 	// this process.
 	IdleExit   time.Duration
 	Background bool
+	// Predecessor is the process that this one takes over from; nil if none
+	// runs. It is given back whatever becomes of New.
+	Predecessor *Predecessor
 }
 
 // App is one running longcall.
@@ -57,9 +60,12 @@ type App struct {
 	engine  *call.Engine
 	handler *downstream.Handler
 	server  *http.Server
-	ln      net.Listener
+	gate    *gate // what it listens on
 	ready   atomic.Bool
+	front   front
 	leaving chan struct{} // closed when requests that only wait are to end
+	handing chan *line    // to a process that wants to take over
+	asked   atomic.Bool   // one does
 	usage   usage
 	wraps   wraps
 	reload  sync.Mutex
@@ -90,7 +96,10 @@ const stopTime = 10 * time.Second
 // listener. Calls that an earlier process left running are closed as
 // interrupted before the first new one is taken. Run or Close must follow.
 func New(o Options) (_ *App, err error) {
-	a := &App{opt: o, log: o.Log, base: o.Config, leaving: make(chan struct{})}
+	a := &App{opt: o, log: o.Log, base: o.Config, leaving: make(chan struct{}), handing: make(chan *line)}
+	if p := o.Predecessor; p != nil {
+		a.onStop("predecessor", func(context.Context) error { p.Abandon(); return nil })
+	}
 	defer func() {
 		if err != nil {
 			a.Close()
@@ -115,6 +124,14 @@ func New(o Options) (_ *App, err error) {
 
 	if err := a.openTelemetry(c); err != nil {
 		return nil, err
+	}
+	if o.Predecessor != nil { // all else that can fail comes before
+		if err := a.listen(); err != nil {
+			return nil, err
+		}
+		if err := o.Predecessor.release(); err != nil {
+			return nil, err
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -164,7 +181,7 @@ func New(o Options) (_ *App, err error) {
 		Profile:  a.profile,
 		Settings: func() *downstream.Settings { return a.snap.Load().settings },
 		Info:     downstream.ServerInfo{Name: "longcall", Version: o.Version},
-		Observer: requests{a.tel},
+		Observer: observed{requests{a.tel}, &a.front},
 		Log:      o.Log,
 
 		SessionEnded: a.pool.EndSession,
@@ -173,9 +190,12 @@ func New(o Options) (_ *App, err error) {
 		return nil, fmt.Errorf("read the sessions of the last run in %s: %w", JournalPath(c.State), err)
 	}
 
-	if err := a.listen(); err != nil {
-		return nil, err
+	if a.gate == nil {
+		if err := a.listen(); err != nil {
+			return nil, err
+		}
 	}
+	a.newServer()
 	if err := writeServing(c.State, a.serving()); err != nil {
 		return nil, fmt.Errorf("write %s: %w", servingPath(c.State), err)
 	}
@@ -261,34 +281,46 @@ func (a *App) orphan(r *call.Record) time.Duration {
 	return -1
 }
 
+// listen opens the listener, or takes the predecessor's.
 func (a *App) listen() error {
 	c := a.opt.Config
-	ln, err := net.Listen("tcp", c.Listen)
-	if err != nil {
-		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("cannot listen on %s: the port is in use. Stop the program that uses it (another longcall?), or choose another with --listen 127.0.0.1:PORT", c.Listen)
+	if p := a.opt.Predecessor; p != nil && sameAddress(c.Listen, p.ln) {
+		a.gate = newGate(p.ln)
+	} else {
+		ln, err := net.Listen("tcp", c.Listen)
+		if err != nil {
+			if errors.Is(err, syscall.EADDRINUSE) {
+				return fmt.Errorf("cannot listen on %s: the port is in use. Stop the program that uses it (another longcall?), or choose another with --listen 127.0.0.1:PORT", c.Listen)
+			}
+			return fmt.Errorf("cannot listen on %s: %w", c.Listen, err)
 		}
-		return fmt.Errorf("cannot listen on %s: %w", c.Listen, err)
+		a.gate = newGate(ln.(*net.TCPListener)) // which "tcp" gives
+		if p != nil {
+			p.ln.Close() // its own end stays open: it tells who still comes there
+		}
 	}
-	a.ln = ln
-	a.onStop("listener", func(context.Context) error { ln.Close(); return nil })
+	a.onStop("listener", func(context.Context) error { a.gate.Close(); return nil })
+	return nil
+}
+
+func (a *App) newServer() {
 	a.server = &http.Server{
 		Handler:           a.routes(),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    int(c.Request.Headers),
+		MaxHeaderBytes:    int(a.opt.Config.Request.Headers),
 		ErrorLog:          log.New(io.Discard, "", 0), // its lines may quote what clients sent
 		Protocols:         new(http.Protocols),
+		ConnState:         a.front.connState,
 		// No WriteTimeout: it would cut streams. Each write has its own deadline.
 	}
 	a.server.Protocols.SetHTTP1(true)
 	a.server.Protocols.SetUnencryptedHTTP2(true)
-	return nil
 }
 
 // URL is where the App listens, such as http://127.0.0.1:8722.
 func (a *App) URL() string {
-	host, port, _ := net.SplitHostPort(a.ln.Addr().String())
+	host, port, _ := net.SplitHostPort(a.gate.Addr().String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
@@ -324,25 +356,52 @@ func (a *App) Run(ctx context.Context) error {
 		})
 	}
 	served := make(chan error, 1)
-	wg.Go(func() { served <- a.server.Serve(a.ln) })
+	wg.Go(func() { served <- a.server.Serve(a.gate) })
+	if p := a.opt.Predecessor; p != nil {
+		elsewhere := ""
+		if p.ln != a.gate.TCPListener {
+			elsewhere = a.gate.Addr().String()
+		}
+		if err := p.serving(elsewhere); err != nil {
+			a.log.Warn("the replaced longcall is gone already", "error", err)
+		}
+		wg.Go(func() { a.takeUp(background, p.epoch) })
+	}
 	a.pool.Warm("local")
 	a.ready.Store(true)
 	a.log.Info("serving", "url", a.URL(), "servers", len(a.pool.Servers()))
-	select {
-	case err := <-served:
-		return fmt.Errorf("serve: %w", err)
-	case <-idle:
-		a.log.Info("nobody has needed this longcall for a while", "idle", a.opt.IdleExit)
-	case <-ctx.Done():
+	var replaced time.Time
+	for stop := false; !stop; {
+		select {
+		case err := <-served:
+			return fmt.Errorf("serve: %w", err)
+		case l := <-a.handing:
+			if stop = a.giveWay(l); stop {
+				replaced = time.Now()
+				wg.Go(func() { a.hearSuccessor(l) })
+				defer l.Close()
+			}
+		case <-idle:
+			a.log.Info("nobody has needed this longcall for a while", "idle", a.opt.IdleExit)
+			stop = true
+		case <-ctx.Done():
+			stop = true
+		}
 	}
 	a.ready.Store(false)
 	close(a.leaving)
+	if !replaced.IsZero() {
+		a.retire()
+	}
 	drain := a.snap.Load().config.Shutdown.Drain
 	a.log.Info("stopping", "in_flight", a.engine.InFlight(), "drain", drain)
 	bound, cancelDrain := context.WithTimeout(context.Background(), drain)
 	a.engine.Stop(bound)
 	cancelDrain()
 	a.handler.Stop()
+	if !replaced.IsZero() {
+		a.lingerReplaced(replaced, drain)
+	}
 	bound, cancelStop := context.WithTimeout(context.Background(), stopTime)
 	defer cancelStop()
 	if err := a.server.Shutdown(bound); err != nil {

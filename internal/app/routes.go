@@ -28,13 +28,18 @@ func (a *App) routes() http.Handler {
 	mux.HandleFunc("GET /api/presence", a.presence)
 	mux.HandleFunc("POST /api/wraps", a.addWrap)
 	mux.HandleFunc("DELETE /api/wraps/{lease}", a.dropWrap)
+	mux.HandleFunc("POST /api/replace", a.handOver)
 	return a.counted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// What every call takes does not go by way of patterns.
-		if p := r.URL.Path; p == "/mcp" || strings.HasPrefix(p, "/mcp/") {
+		p := r.URL.Path
+		switch agents := p == "/mcp" || strings.HasPrefix(p, "/mcp/"); {
+		case agents && a.front.enter():
 			a.handler.ServeHTTP(w, r)
-			return
+		case a.front.successor.Load() != nil:
+			a.front.pass(w, r)
+		default:
+			mux.ServeHTTP(w, r)
 		}
-		mux.ServeHTTP(w, r)
 	}))
 }
 
@@ -110,9 +115,7 @@ func (a *App) cancelCall(w http.ResponseWriter, r *http.Request) {
 	id := call.ID(r.PathValue("id"))
 	err = a.engine.Tell(name, id, end)
 	if errors.Is(err, call.ErrUnknown) {
-		if rec, lerr := a.journal.Get(r.Context(), id); lerr == nil && rec.Principal == name {
-			err = call.ErrNotRunning
-		}
+		err = a.cancelElsewhere(r.Context(), name, id, end)
 	}
 	switch {
 	case errors.Is(err, call.ErrUnknown):

@@ -23,6 +23,7 @@ type serveCmd struct {
 	Listen    string        `short:"l" placeholder:"ADDR" help:"Address to listen on, host:port. Default: 127.0.0.1:8722."`
 	NoAuth    bool          `help:"Ask agents for no token. Only on a loopback address: then every program of this machine may call."`
 	LogFormat string        `enum:",text,json" default:"" placeholder:"FORMAT" help:"How log lines are written to stderr: text or json."`
+	Replace   bool          `help:"Take over from the longcall that runs on the state folder, without losing an answer; not on Windows."`
 	IdleExit  time.Duration `placeholder:"TIME" help:"End when nobody has needed longcall for that long. Default: never; 10m in the background."`
 	Detached  bool          `hidden:"" help:"This is the process that --background or a relay has started."`
 	LogLevel  string        `enum:",debug,info,warn,error" default:"" placeholder:"LEVEL" help:"From which level on: debug, info, warn or error."`
@@ -38,6 +39,7 @@ Examples:
   longcall serve --config ~/.cursor/mcp.json     the servers of a file you have already
   longcall serve -c longcall.yaml --listen 127.0.0.1:9000
   longcall serve --no-auth --log-format json
+  longcall serve --replace                       take over from the one that runs
 
 Signals:
   HUP         read the config again; running calls go on
@@ -75,12 +77,16 @@ func (c *serveCmd) Run(r *runner) error {
 		}
 		log.Warn("config has something without effect", "where", w.Error())
 	}
+	old, err := c.predecessor(r, cfg, log)
+	if err != nil {
+		return err
+	}
 	_, err = os.Stat(tokenPath(cfg.State))
 	first := errors.Is(err, fs.ErrNotExist)
 	a, err := app.New(app.Options{
 		Config: cfg, ConfigPath: cfg.File, NoAuth: c.NoAuth,
 		Log: log, Level: level, LogDrops: sink.Dropped, Version: buildVersion().Version,
-		IdleExit: c.IdleExit, Background: c.Detached,
+		IdleExit: c.IdleExit, Background: c.Detached, Predecessor: old,
 	})
 	if err != nil {
 		return err
@@ -99,6 +105,29 @@ func (c *serveCmd) Run(r *runner) error {
 	return supervise(r.ctx, sys, a, func() {
 		say("stopping; running calls have %s to end. Once more to stop at once", cfg.Shutdown.Drain)
 	})
+}
+
+// predecessor is the serve to take over from, ready to hand over; nil if none
+// runs. One that a relay has started in the background gives way to any that a
+// person starts; another one only if it is said so.
+func (c *serveCmd) predecessor(r *runner, cfg *config.Config, log *slog.Logger) (*app.Predecessor, error) {
+	s, there := ready(r.ctx, cfg.State)
+	switch {
+	case !there || c.Detached:
+		return nil, nil
+	case !c.Replace && !s.Background:
+		return nil, exit(exitToolError, "the state folder %s is used by another longcall (process %d, %s). Stop that one, choose another folder with --state, or take over from it without losing an answer: longcall serve --replace", cfg.State, s.PID, s.URL)
+	}
+	if s.Background {
+		log.Info("taking over from the longcall that was started in the background", "pid", s.PID)
+	} else {
+		log.Info("taking over", "pid", s.PID)
+	}
+	p, err := app.TakeOver(r.ctx, s.URL, readToken(cfg.State))
+	if err != nil {
+		return nil, exit(exitToolError, "cannot take over from process %d, which goes on: %w", s.PID, err)
+	}
+	return p, nil
 }
 
 // supervise runs a until it ends or a signal says so.
