@@ -122,12 +122,15 @@ func pollInterval(raw []byte) time.Duration {
 }
 
 // pollEvery is how long to wait before the next question: as the server asked,
-// or else ever longer with the task's age, but always often enough that a server
-// which lives shows it within the limit for silence.
+// or else ever longer with the task's age, from 1 s on once it is clear that it
+// is no matter of moments; but always often enough that a server which lives
+// shows it within the limit for silence.
 func pollEvery(said, age, idle time.Duration) time.Duration {
 	d := said
 	switch {
 	case d > 0:
+	case age < 2*time.Second:
+		d = age / 2
 	case age < 10*time.Second:
 		d = time.Second
 	case age < time.Minute:
@@ -189,8 +192,10 @@ type task struct {
 	answered map[string]bool // keys that the server has taken an answer for
 	owed     [][]byte        // answers that it has not
 
-	fetch   *fetch // under way; nil if none
-	closing bool   // cancelled: nothing more is shown
+	fetch   *fetch       // under way; nil if none
+	early   *mcp.Message // what it brought before the task was known to be over
+	hasty   bool         // that came before the task was over: no waiting on tasks/result
+	closing bool         // cancelled: nothing more is shown
 }
 
 // fetch is a tasks/result under way, which a server of 2025-11-25 answers when
@@ -221,9 +226,9 @@ func (t *task) run(ctx context.Context) call.Answer {
 		case <-ctx.Done():
 			return t.cancelled(ctx)
 		case <-t.peer.gone():
-			return t.peer.ended()
+			return t.parting()
 		case <-t.fetched():
-			a, done = t.took()
+			a, done = t.took(ctx)
 		case b := <-t.x.Answers():
 			t.owed = append(t.owed, b)
 			a, done = t.poll(ctx)
@@ -241,6 +246,18 @@ func (t *task) run(ctx context.Context) call.Answer {
 		}
 		timer.Reset(t.next())
 	}
+}
+
+// parting is the answer when nothing can come any more: what came last may be it.
+func (t *task) parting() call.Answer {
+	if t.fetch != nil {
+		<-t.fetch.done // it cannot wait for anything either
+		t.early = &t.fetch.m
+	}
+	if t.early != nil && t.early.Result.Ok() {
+		return t.answer(*t.early)
+	}
+	return t.peer.ended()
 }
 
 // first shows what came with the task's creation, and is how long to wait before
@@ -359,6 +376,9 @@ func (t *task) lasting(m *mcp.Message, err error) (a call.Answer, ok bool) {
 // with growing pauses, for as long as a call may be silent.
 func (t *task) failing(m *mcp.Message, err error) (a call.Answer, done bool) {
 	if a, ok := t.lasting(m, err); ok {
+		if t.early != nil {
+			return t.answer(*t.early), true
+		}
 		return a, true
 	}
 	if err == nil {
@@ -388,6 +408,9 @@ func (e *busyError) Unwrap() error { return e.error }
 
 // lost ends a call whose task cannot be followed any more.
 func (t *task) lost() call.Answer {
+	if t.early != nil {
+		return t.answer(*t.early)
+	}
 	_, leave := t.peer.tell(methodTaskCancel, t.params())
 	leave()
 	why := "no answer"
@@ -409,6 +432,10 @@ func (t *task) saw(ctx context.Context, s taskState) (a call.Answer, done bool) 
 	if s.status != taskInput {
 		t.question(nil)
 	}
+	if t.early != nil && !s.over() {
+		t.early, t.hasty = nil, true
+		t.x.Note("The tool server gave a result before the task was over; it was not taken.")
+	}
 	switch s.status {
 	case taskCancelled:
 		return t.cancelledThere(), true
@@ -416,14 +443,18 @@ func (t *task) saw(ctx context.Context, s taskState) (a call.Answer, done bool) 
 		if t.modern {
 			return t.inline(), true
 		}
+		if t.early != nil {
+			return t.answer(*t.early), true
+		}
 		if t.ended.IsZero() {
 			t.ended = time.Now()
 		}
 		t.get(ctx)
 	case taskInput:
-		if t.modern {
+		switch {
+		case t.modern:
 			t.question(s.requests)
-		} else {
+		case !t.hasty:
 			t.get(ctx) // the server asks on its stream, and is told there that nobody can answer
 		}
 	}
@@ -534,7 +565,7 @@ func (t *task) drop() {
 }
 
 // took takes what tasks/result brought.
-func (t *task) took() (a call.Answer, done bool) {
+func (t *task) took(ctx context.Context) (a call.Answer, done bool) {
 	f := t.fetch
 	t.drop()
 	switch {
@@ -546,6 +577,9 @@ func (t *task) took() (a call.Answer, done bool) {
 		// Is this the task's end, or a server that does not let us wait for it?
 		// The next question tells.
 		return a, false
+	case t.ended.IsZero():
+		t.early = &f.m
+		return t.poll(ctx) // how did it end?
 	case f.m.Error.Ok() && t.state.status == taskCompleted:
 		if _, ok := t.lasting(&f.m, nil); ok {
 			return interrupted("the tool server says that the call's task is completed, but does not give its result: %s (code %d).", printable([]byte(f.m.ErrText)), f.m.Code), true

@@ -138,7 +138,7 @@ func (t *task) cancelled(ctx context.Context) call.Answer {
 		a, done := t.tick(within)
 		if !done && t.fetch != nil {
 			<-t.fetch.done // it ends with within
-			a, done = t.took()
+			a, done = t.took(within)
 		}
 		if done {
 			if a.Body != nil && (asked || a.Outcome == call.Completed) {

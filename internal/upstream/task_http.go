@@ -65,10 +65,10 @@ func (x *exchange) followTask(ctx context.Context, sess *session, s taskState) c
 	p := &httpTask{x: x, sess: sess, id: s.id}
 	told, leave := x.c.tasks.enter(s.id)
 	defer leave()
-	if x.made != nil && !s.over() {
-		if sess.isModern || x.asTask == taskRequired {
-			x.exec.ServerTask()
-		}
+	if (sess.isModern || x.asTask == taskRequired) && !s.over() {
+		x.exec.ServerTask()
+	}
+	if x.made != nil {
 		x.exec.Address(p.address())
 	}
 	t := &task{x: x.exec, peer: p, id: s.id, modern: sess.isModern, state: s, told: told}
@@ -91,7 +91,7 @@ func (c *httpConn) resumeTask(ctx context.Context, x *call.Exec) call.Answer {
 		defer c.release(sess)
 	}
 	e := &exchange{
-		c: c, exec: x, sess: sess, id: a.Request, done: make(chan struct{}),
+		c: c, exec: x, sess: sess, id: a.Request, asTask: a.AsTask, done: make(chan struct{}),
 		left: true, got: true, tasked: true, sent: time.Now(), last: time.Now(),
 	}
 	return e.carry(ctx, func() call.Answer { return e.followTask(ctx, sess, taskState{id: a.Task}) })
@@ -115,7 +115,7 @@ func (p *httpTask) session() *session {
 func (p *httpTask) address() []byte {
 	s := p.session()
 	b, err := json.Marshal(taskAddress{
-		address: address{Kind: addressTask, URL: p.x.c.digest, Session: s.id, Version: s.version, Tasks: s.tasks, Request: p.x.id},
+		address: address{Kind: addressTask, URL: p.x.c.digest, Session: s.id, Version: s.version, Tasks: s.tasks, Request: p.x.id, AsTask: p.x.asTask},
 		Task:    p.id,
 	})
 	if err != nil {

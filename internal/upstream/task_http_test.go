@@ -571,6 +571,37 @@ func TestTaskLegacyStreams(t *testing.T) {
 	}
 }
 
+// A result that a server gives while its task still runs is none.
+func TestTaskHastyResult(t *testing.T) {
+	for _, over := range []bool{false, true} {
+		t.Run(fmt.Sprint(over), func(t *testing.T) {
+			t.Parallel()
+			var fetched atomic.Int32
+			up := taskScript{version: wire.Legacy, get: func(int) string {
+				if n := fetched.Load(); n > 1 || over && n == 1 {
+					return `"status":"failed"`
+				}
+				return `"status":"input_required","pollInterval":100`
+			}, on: map[string]wire.Handler{"tasks/result": func(c *wire.Conn, r *wire.Request) {
+				c.Answer(r.Result(`{"content":[],"n":` + strconv.Itoa(int(fetched.Add(1))) + `}`))
+			}}}.start(t)
+			g := newGateway(t, up.URL)
+			c := g.start(call.Limits{})
+			if !over {
+				up.WaitRequest("tasks/get", 4, 0) // no other fetch while the task is not over
+				if n := fetched.Add(1); n != 2 {
+					t.Errorf("fetched %d times", n-1)
+				}
+			}
+			s := g.follow(c)
+			s.want(t, call.Completed, `"n":`+map[bool]string{true: "1", false: "3"}[over]+`,"isError":true`)
+			if !s.end.End.ToolError || len(s.notes) != map[bool]int{false: 1}[over] {
+				t.Errorf("ended as %+v with notes %q", s.end.End, s.notes)
+			}
+		})
+	}
+}
+
 // What is sent as a task of 2025-11-25, and that the agent's own wish for one
 // ends here.
 func TestTaskParameter(t *testing.T) {

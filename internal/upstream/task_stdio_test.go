@@ -166,6 +166,7 @@ func (c *taskChild) take(m taskChildMessage) {
 	case "":
 		c.answer = string(m.Error)
 		c.progress("6")
+		c.gets = 9
 		c.finish()
 	}
 }

@@ -36,7 +36,9 @@ func TestPollInterval(t *testing.T) {
 
 func TestPollEvery(t *testing.T) {
 	for _, c := range []struct{ said, age, idle, want time.Duration }{
-		{0, 0, 0, time.Second},
+		{0, 0, 0, pollMin},
+		{0, time.Second, 0, 500 * time.Millisecond},
+		{0, 2 * time.Second, 0, time.Second},
 		{0, 10 * time.Second, 0, 2 * time.Second},
 		{0, time.Minute, 0, 5 * time.Second},
 		{0, time.Hour, 0, 15 * time.Second},
