@@ -79,24 +79,68 @@ func (c *httpConn) proven(ctx context.Context) (*session, error) {
 		if err != nil {
 			return nil, err
 		}
-		if s.isModern || s.id == "" {
+		if c.holds(s) {
 			return s, nil
 		}
-		if !s.suspect.Load() && (s.quietFor() < provenFor || s.stream.open()) {
-			return s, nil
-		}
-		s.suspect.Store(false)
-		if err = c.ping(ctx, s); err == nil {
+		if err = c.prove(ctx, s); err == nil {
 			return s, nil
 		}
 		var status *statusError
 		if !errors.As(err, &status) || !status.lost(s) {
-			s.suspect.Store(true)
 			return nil, fmt.Errorf("the tool server does not answer: %w", err)
 		}
 		c.forget(s)
 	}
 	return nil, errors.New("the tool server forgets every new session at once")
+}
+
+// holds says whether the server is known to hold the session. While somebody
+// asks, it is not: a call that goes along must not be the one that finds out.
+func (c *httpConn) holds(s *session) bool {
+	if s.isModern || s.id == "" {
+		return true
+	}
+	c.mu.Lock()
+	asking := s.proof != nil
+	c.mu.Unlock()
+	return !asking && !s.suspect.Load() && (s.quietFor() < provenFor || s.stream.open())
+}
+
+// proof is one ping for all calls that need a session proven.
+type proof struct {
+	done chan struct{}
+	err  error // valid after done
+}
+
+// prove asks the server whether it holds the session.
+func (c *httpConn) prove(ctx context.Context, s *session) error {
+	c.mu.Lock()
+	p := s.proof
+	if p == nil {
+		if c.closed {
+			c.mu.Unlock()
+			return errors.New("the connection is closed")
+		}
+		p = &proof{done: make(chan struct{})}
+		s.proof = p
+		c.wg.Go(func() {
+			s.suspect.Store(false) // before the question: what comes meanwhile counts
+			if p.err = c.ping(c.ctx, s); p.err != nil {
+				s.suspect.Store(true)
+			}
+			c.mu.Lock()
+			s.proof = nil
+			c.mu.Unlock()
+			close(p.done)
+		})
+	}
+	c.mu.Unlock()
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // forget drops a session that the server does not know any more.

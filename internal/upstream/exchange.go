@@ -170,7 +170,7 @@ func (c *httpConn) provenWithin(ctx context.Context, limit time.Duration) (*sess
 	c.mu.Lock()
 	s := c.sess
 	c.mu.Unlock()
-	if s != nil && (s.isModern || s.id == "" || !s.suspect.Load() && s.quietFor() < provenFor) {
+	if s != nil && c.holds(s) {
 		return s, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)

@@ -71,6 +71,7 @@ type session struct {
 	gone     atomic.Bool  // the server does not know it any more
 	left     atomic.Bool  // a call was left in it for the next process
 	probe    *probe       // under way; under httpConn.mu
+	proof    *proof       // under way; under httpConn.mu
 	stream   *standalone  // nil if not legacy
 	tasks    int          // legacy: what the server says of calls as tasks; see taskCapability
 }

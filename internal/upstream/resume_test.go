@@ -370,7 +370,6 @@ func TestKilledBetweenShownAndStored(t *testing.T) {
 					t.Errorf("resumed with %v", r[0].Header)
 				}
 				// The next call lives in the same session, once that is proven.
-				l.start("", call.Limits{})
 				f = &follower{t: t, id: l.start("", call.Limits{}).ID()}
 				f.readEnd(l)
 				f.whole(w, 0)
@@ -503,6 +502,42 @@ func TestSessionIsGoneAtResume(t *testing.T) {
 	f.whole(w, 0)
 	if n := w.up.Count("initialize"); n != 2 {
 		t.Errorf("%d initialize", n)
+	}
+}
+
+// Many calls at once find a session that may be gone: all wait for the one
+// question, and none is sent into it.
+func TestManyCallsNeedAProof(t *testing.T) {
+	const calls = 20
+	asked := make(chan struct{}, 1)
+	w := newWorld(t, wire.Options{})
+	l := w.begin()
+	c := l.start("a", call.Limits{})
+	w.told("a").step(1)
+	l.addressed(c)
+	w.log.Sync()
+	l.kill()
+	w.onGet(func(c *wire.Conn, r *wire.Request) bool {
+		if r.Header.Get("Last-Event-ID") == "" {
+			return false
+		}
+		asked <- struct{}{}
+		c.Hold()
+		return true
+	})
+	l = w.next(1, 0)
+	<-asked
+	w.up.Forget()
+	var fs []*follower
+	for range calls {
+		fs = append(fs, &follower{t: t, id: l.start("", call.Limits{}).ID()})
+	}
+	for _, f := range fs {
+		f.readEnd(l)
+		f.whole(w, 0)
+	}
+	if n := w.up.Count("tools/call"); n != 1+calls {
+		t.Errorf("%d calls", n)
 	}
 }
 
