@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -48,39 +49,31 @@ func (e *Engine) Recover(ctx context.Context) (adopted, interrupted int, err err
 	if err != nil {
 		return 0, 0, err
 	}
-	resumer, _ := e.runner.(Resumer)
+	var resumed []*Record
 	for i := range left {
 		r := &left[i]
-		if r.Alive { // its owner carries it to its end
-			e.mu.Lock()
+		switch {
+		case r.Alive: // its owner carries it to its end
 			c := e.ended(r)
-			c.ending, c.ended, c.foreign = false, false, true
-			c.cancelled = false
+			c.ending, c.ended, c.foreign, c.cancelled = false, false, true, false
+			e.mu.Lock()
 			e.settle(c)
 			e.mu.Unlock()
-			continue
-		}
-		if resumer != nil && r.Address != nil && !r.Dispatched.IsZero() && resumer.Resumable(r) {
-			switch err := e.adopt(ctx, r); {
-			case err == nil:
-				adopted++
-				continue
-			case !errors.Is(err, ErrNotRunning):
-				return adopted, interrupted, fmt.Errorf("take up call %s: %w", r.ID, err)
+		case e.resumable(r):
+			resumed = append(resumed, r)
+		default:
+			if err := e.giveUp(ctx, r); err != nil {
+				return 0, interrupted, err
 			}
-			continue
+			interrupted++
 		}
-		end := End{Outcome: Interrupted, By: byRestart, Text: "Outcome unknown: longcall stopped while the call ran. It may have taken effect: check before you call it again."}
-		if r.Dispatched.IsZero() {
-			end.Text = "Outcome unknown: longcall stopped before it noted that the request had left. It may have taken effect: check before you call it again."
-		}
-		r.Seq++
-		r.End, r.Ended = end, time.Now()
-		ev := Event{Seq: r.Seq, Kind: KindEnd, Time: r.Ended, Hole: -1, End: &end}
-		if err := e.log.Finish(ctx, r, ev); err != nil && !errors.Is(err, ErrNotRunning) {
-			return adopted, interrupted, fmt.Errorf("close call %s: %w", r.ID, err)
-		}
-		interrupted++
+	}
+	calls, err := e.adopt(ctx, resumed)
+	for _, c := range calls {
+		go e.run(c)
+	}
+	if adopted = len(calls); err != nil {
+		return adopted, interrupted, err
 	}
 	owed, err := e.log.Undelivered(ctx, time.Now().Add(-e.opt.Window), maxOwed)
 	if err != nil {
@@ -105,13 +98,62 @@ func (e *Engine) ended(r *Record) *Call {
 	return &Call{e: e, rec: *r, stored: true, cancelled: true, ending: true, ended: true}
 }
 
-// adopt makes this engine the owner of a running call and runs it on.
-func (e *Engine) adopt(ctx context.Context, r *Record) error {
-	from := r.Epoch
-	r.Epoch = e.opt.Epoch
-	if err := e.log.Adopt(ctx, r, from); err != nil {
-		return err
+func (e *Engine) resumable(r *Record) bool {
+	resumer, ok := e.runner.(Resumer)
+	return ok && r.Address != nil && !r.Dispatched.IsZero() && resumer.Resumable(r)
+}
+
+// giveUp ends a call that nobody can go on with.
+func (e *Engine) giveUp(ctx context.Context, r *Record) error {
+	end := End{Outcome: Interrupted, By: byRestart, Text: "Outcome unknown: longcall stopped while the call ran. It may have taken effect: check before you call it again."}
+	if r.Dispatched.IsZero() {
+		end.Text = "Outcome unknown: longcall stopped before it noted that the request had left. It may have taken effect: check before you call it again."
 	}
+	r.Seq++
+	r.End, r.Ended = end, time.Now()
+	ev := Event{Seq: r.Seq, Kind: KindEnd, Time: r.Ended, Hole: -1, End: &end}
+	if err := e.log.Finish(ctx, r, ev); err != nil && !errors.Is(err, ErrNotRunning) {
+		return fmt.Errorf("close call %s: %w", r.ID, err)
+	}
+	return nil
+}
+
+// adopters is how many calls are adopted at once, so that they share commits.
+const adopters = 64
+
+// adopt makes this engine the owner of running calls. None runs before all are
+// stored: what they bring would hold the others up.
+func (e *Engine) adopt(ctx context.Context, records []*Record) (calls []*Call, err error) {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	next := 0
+	for range min(adopters, len(records)) {
+		wg.Go(func() {
+			mu.Lock()
+			defer mu.Unlock()
+			for next < len(records) && err == nil {
+				r := records[next]
+				next++
+				mu.Unlock()
+				from := r.Epoch
+				r.Epoch = e.opt.Epoch
+				failed := e.log.Adopt(ctx, r, from)
+				mu.Lock()
+				switch {
+				case failed == nil:
+					calls = append(calls, e.adopted(ctx, r))
+				case !errors.Is(failed, ErrNotRunning):
+					err = fmt.Errorf("take up call %s: %w", r.ID, failed)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return calls, err
+}
+
+// adopted is a call that runs on here.
+func (e *Engine) adopted(ctx context.Context, r *Record) *Call {
 	c := &Call{e: e, rec: *r, stored: true, address: true, resume: &Resume{Address: r.Address, Cursor: r.Cursor, Seq: r.Seq}}
 	c.rec.Cursor = nil
 	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -133,8 +175,7 @@ func (e *Engine) adopt(ctx context.Context, r *Record) error {
 		rec := c.rec
 		o.CallResumed(&rec)
 	}
-	go e.run(c)
-	return nil
+	return c
 }
 
 // Get gives a call of the principal, running or ended, in this process or an

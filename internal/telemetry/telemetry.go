@@ -88,6 +88,9 @@ func (t *Telemetry) CallStarted(r *call.Record) {
 func (t *Telemetry) CallResumed(r *call.Record) {
 	t.metrics.callStarted()
 	t.tracing.callStarted(r)
+	if !t.log.Enabled(context.Background(), slog.LevelInfo) {
+		return
+	}
 	l := line{time: time.Now(), level: slog.LevelInfo, text: "call resumed: it was left running by an earlier process"}
 	l.str("event", "call_resumed")
 	l.call(r)
