@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/tools/txtar"
 
@@ -20,7 +21,9 @@ import (
 
 // TestGolden plays the conversations of testdata. Each file holds pairs of a
 // request ("send": method and path, headers, blank line, body) and its answer
-// ("recv"); -update writes the answers anew. $SESSION is the last session's id.
+// ("recv"); -update writes the answers anew. $SESSION is the last session's id,
+// $TASK the last task's. A send whose name ends in "until WORD" is sent again
+// until its answer holds the word.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -31,6 +34,13 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+var (
+	taskIDs      = regexp.MustCompile(`"taskId":"(c_[a-z2-7]{26})"`)
+	taskTimes    = regexp.MustCompile(`"(createdAt|lastUpdatedAt)":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"`)
+	runningSince = regexp.MustCompile(`Running since \d\d:\d\d:\d\d UTC`)
+	ttls         = regexp.MustCompile(`"(ttl|ttlMs)":864\d\d000`)
+)
+
 func converse(t *testing.T, file string) {
 	ar, err := txtar.ParseFile(file)
 	if err != nil {
@@ -38,13 +48,22 @@ func converse(t *testing.T, file string) {
 	}
 	r := goldenRig(t)
 	c := r.serve()
-	session := ""
+	session, task := "", ""
 	var out []txtar.File
 	for i, f := range ar.Files {
 		if !strings.HasPrefix(f.Name, "send") {
 			continue
 		}
-		got, newSession := play(t, c, string(f.Data), session)
+		send := strings.ReplaceAll(string(f.Data), "$TASK", task)
+		_, word, _ := strings.Cut(f.Name, " until ")
+		var got, newSession string
+		until(t, f.Name, func() bool {
+			got, newSession = play(t, c, send, session)
+			return strings.Contains(got, word)
+		})
+		if m := taskIDs.FindStringSubmatch(got); m != nil {
+			task = m[1]
+		}
 		if newSession != "" {
 			session = newSession
 		}
@@ -53,6 +72,9 @@ func converse(t *testing.T, file string) {
 		}
 		got = regexp.MustCompile(`c_[a-z2-7]{26}`).ReplaceAllString(got, "$$CALL")
 		got = regexp.MustCompile(`(?m)^id: [A-Za-z0-9_-]+\.`).ReplaceAllString(got, "id: $$STREAM.")
+		got = taskTimes.ReplaceAllString(got, `"$1":"$$TIME"`)
+		got = runningSince.ReplaceAllString(got, "Running since $$TIME")
+		got = ttls.ReplaceAllString(got, `"$1":$$TTL`)
 		out = append(out, f, txtar.File{Name: "recv", Data: []byte(got)})
 		if *update {
 			continue
@@ -137,6 +159,7 @@ func goldenRig(t *testing.T) *rig {
 		},
 	}
 	r.fresh = map[string]bool{"files": true, "build": true}
+	r.h.opt.Profile = func(_, _, _ string) Profile { return Profile{Tasks: true, TaskBudget: 50 * time.Millisecond} }
 	r.settings.AllowedOrigins = []string{"https://app.example"}
 	r.settings.AllowedHosts = []string{"tools.example"}
 	r.settings.BodyLimit = 4096
@@ -162,8 +185,26 @@ func goldenRig(t *testing.T) *rig {
 		_ = x.Dispatched()
 		return call.Answer{End: call.End{Outcome: call.TimedOut, Limit: "idle", Text: "Stopped: silent for 5m0s."}}
 	}
+	r.tools["hold"] = func(ctx context.Context, x *call.Exec) call.Answer {
+		_ = x.Dispatched()
+		<-ctx.Done()
+		return call.Answer{}
+	}
+	r.tools["ask"] = func(ctx context.Context, x *call.Exec) call.Answer {
+		_ = x.Dispatched()
+		_ = progress(x, `"progress":1,"total":2`)
+		x.Ask([]byte(`{"sure":{"method":"elicitation/create","params":{"message":"Sure?"}},"why":{"method":"elicitation/create","params":{"message":"Why?"}}}`))
+		for range 2 {
+			select {
+			case <-x.Answers():
+			case <-ctx.Done():
+				return call.Answer{}
+			}
+		}
+		return reply(x, `{"jsonrpc":"2.0","id":0,"result":{"content":[{"type":"text","text":"done"}],"isError":true}}`)
+	}
 	r.decide = func(_, _, tool string, modern bool) Decision {
-		d := Decision{CancelOnDisconnect: modern}
+		d := Decision{CancelOnDisconnect: modern, HandOff: tool == "hold" || tool == "ask" || tool == "odd name!"}
 		if tool == "forbidden" {
 			d.Denied = &call.End{Outcome: call.Denied, By: "policy", Text: "Not allowed here."}
 		}

@@ -107,6 +107,27 @@ func (l *memLog) Get(_ context.Context, id call.ID) (*call.Record, error) {
 	return nil, call.ErrUnknown
 }
 
+func (l *memLog) Owned(_ context.Context, principal string, before call.ID, size int) (list []call.Record, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.recs {
+		if r.Principal == principal {
+			c := *r
+			list = append(list, c)
+			for _, d := range l.deliveries {
+				if d.Call == r.ID && d.How == call.HandedOff {
+					list[len(list)-1].HandedOff = true
+				}
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b call.Record) int { return b.Started.Compare(a.Started) })
+	if i := slices.IndexFunc(list, func(r call.Record) bool { return r.ID == before }); i >= 0 {
+		list = list[i+1:]
+	}
+	return list[:min(size, len(list))], nil
+}
+
 func (l *memLog) Running(context.Context, uint64) ([]call.Record, error) { return nil, nil }
 
 func (l *memLog) record(t *testing.T, tool string) call.Record {

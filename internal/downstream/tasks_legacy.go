@@ -54,10 +54,20 @@ func (x *exchange) taskSupport(server, tool string) []byte {
 	if !x.tasks {
 		return nil
 	}
-	if d := x.h.opt.Admit(x.q.Principal, server, tool, false); !d.HandOff || d.Denied != nil {
+	switch d := x.h.opt.Admit(x.q.Principal, server, tool, false); {
+	case !d.HandOff || d.Denied != nil:
 		return nil
+	case d.TaskOnly:
+		return []byte(`{"taskSupport":"required"}`)
 	}
 	return []byte(`{"taskSupport":"optional"}`)
+}
+
+// taskOnly says whether policy has a tool run for agents with tasks only. A tool
+// that is denied says so instead.
+func (x *exchange) taskOnly(t target) bool {
+	d := x.h.opt.Admit(x.q.Principal, t.server, t.tool, x.modern)
+	return d.TaskOnly && d.Denied == nil
 }
 
 // asksTask says whether a tools/call of a session that has tasks asks for one.
@@ -109,9 +119,7 @@ func (a *attachment) createTask() bool {
 // as a working one.
 func (a *attachment) askedTask() []byte {
 	v := viewTask(a.ctx, a.call, false)
-	if v.status != taskWorking {
-		v.status, v.message, v.updated = taskWorking, "", v.rec.Started
-	}
+	v.status, v.message, v.asked, v.updated = taskWorking, "", nil, v.rec.Started
 	text := "Running in the background as task " + string(v.rec.ID) + ". It has not finished: do not call the tool again. Its result comes when it has ended."
 	b := append([]byte(`{"jsonrpc":"2.0","id":`), a.id...)
 	b = append(b, `,"result":{"task":{`...)
