@@ -36,6 +36,7 @@ test: check ## everything that must hold: lint, and all tests with -race against
 	export LONGCALL_SKIPS=$$skips; \
 	go test -race -timeout 10m $$(go list ./... | grep -vE '/test/(cases|peers|conformance)$$') || rc=$$?; \
 	go test -race -timeout 10m ./test/cases || rc=$$?; \
+	go test -count=1 -timeout 10m ./test/chaos || rc=$$?; \
 	go test -parallel 6 -timeout 20m ./test/peers || rc=$$?; \
 	go test -parallel 4 -timeout 10m ./test/conformance || rc=$$?; \
 	if [ -s $$skips ]; then echo; echo '!!! NOT TESTED:'; sort -u $$skips; fi; exit $$rc
@@ -43,6 +44,10 @@ test: check ## everything that must hold: lint, and all tests with -race against
 .PHONY: race
 race: ## the product's own tests with -race, without peers (PKG=./internal/...)
 	go test -race $(or $(PKG),./internal/... ./test/wire/... ./test/arch/...)
+
+.PHONY: chaos
+chaos: ## break everything around the real binary, and kill it (ROUNDS=2000; CHAOS_SEED=n plays one round again)
+	CHAOS_ROUNDS=$(or $(ROUNDS),$(if $(CHAOS_SEED),,2000)) go test -v -count=1 -timeout 4h ./test/chaos
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (30s)

@@ -15,10 +15,8 @@ import (
 	"github.com/longcall/longcall/test/wire"
 )
 
-// agent makes one call, and does what its kind can until it knows how that ended.
-type agent struct {
-	r       *round
-	rng     *rand.Rand
+// script is what an agent is going to do.
+type script struct {
 	kind    string // "session", "stateless" or "tasks"
 	name    string // of the client
 	token   string // of the principal
@@ -31,6 +29,13 @@ type agent struct {
 	cancel  time.Duration // when it cancels, after its request; 0 if never
 	// wantTask says that a session's agent asks for a task of the older generation.
 	wantTask bool
+}
+
+// agent makes one call, and does what its kind can until it knows how that ended.
+type agent struct {
+	script
+	r   *round
+	rng *rand.Rand
 
 	// Of one session:
 	sessionID string

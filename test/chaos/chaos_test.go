@@ -44,8 +44,9 @@ func setting(t *testing.T, name string, def uint64) uint64 {
 	return n
 }
 
-// atOnce is how many rounds are played at the same time: they mostly wait.
-const atOnce = 8
+// slots are as many rounds and crash points as are played at the same time: they
+// mostly wait.
+var slots = make(chan struct{}, 10)
 
 // TestChaos plays rounds (I1 to I6, I11, X-1 to X-7).
 func TestChaos(t *testing.T) {
@@ -53,6 +54,7 @@ func TestChaos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Parallel()
 	rounds := setting(t, "CHAOS_ROUNDS", 100)
 	if testing.Short() {
 		rounds = min(rounds, 10)
@@ -71,10 +73,12 @@ func TestChaos(t *testing.T) {
 	var sum stats
 	failed := 0
 	var wg sync.WaitGroup
-	for range min(atOnce, int(rounds)) {
+	for range min(cap(slots), int(rounds)) {
 		wg.Go(func() {
 			for seed := range seeds {
+				slots <- struct{}{}
 				r, err := play(t.Context(), bin, seed)
+				<-slots
 				mu.Lock()
 				switch {
 				case err != nil:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -67,6 +68,7 @@ type gateway struct {
 	log    bytes.Buffer
 	kills  []time.Time
 	starts []time.Time
+	armed  bool // its crash point is still to come
 }
 
 // Tokens of the two principals.
@@ -114,8 +116,16 @@ func (g *gateway) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// start starts a process, and waits until it takes connections or has ended.
+// start starts a process, and waits until it is ready or has ended.
 func (g *gateway) start(ctx context.Context, env ...string) error {
+	if err := g.launch(env...); err != nil {
+		return err
+	}
+	return g.ready(ctx)
+}
+
+// launch starts a process.
+func (g *gateway) launch(env ...string) error {
 	cmd := exec.Command(g.bin, "serve", "--config", filepath.Join(g.dir, "longcall.yaml"))
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr, cmd.Stdout = g, g
@@ -130,13 +140,19 @@ func (g *gateway) start(ctx context.Context, env ...string) error {
 	g.mu.Lock()
 	g.cmd, g.exited = cmd, exited
 	g.mu.Unlock()
+	return nil
+}
+
+// ready waits until the process that was launched serves.
+func (g *gateway) ready(ctx context.Context) error {
+	exited := g.over()
+	tr := &http.Transport{DisableKeepAlives: true}
 	late := time.NewTimer(20 * time.Second)
 	defer late.Stop()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	for {
-		if c, err := net.DialTimeout("tcp", g.addr, time.Second); err == nil {
-			c.Close()
+		if g.serves(ctx, tr) {
 			g.mu.Lock()
 			g.starts = append(g.starts, time.Now())
 			g.mu.Unlock()
@@ -145,13 +161,28 @@ func (g *gateway) start(ctx context.Context, env ...string) error {
 		select {
 		case <-look.C:
 		case <-exited:
-			return fmt.Errorf("longcall ended at its start: %v", cmd.ProcessState)
+			return errors.New("longcall ended at its start")
 		case <-late.C:
-			return errors.New("longcall takes no connections 20 s after its start")
+			return errors.New("longcall is not ready 20 s after its start")
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+func (g *gateway) serves(ctx context.Context, tr *http.Transport) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+g.addr+"/readyz", http.NoBody)
+	if err != nil {
+		return false
+	}
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
 }
 
 // kill is kill -9, and waits until the process is gone.
@@ -191,30 +222,47 @@ func (g *gateway) stop() error {
 	}
 	g.mu.Lock()
 	g.cmd = nil
+	armed := g.armed
 	g.mu.Unlock()
+	if s, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && armed && s.Signal() == syscall.SIGKILL {
+		g.mu.Lock()
+		g.kills = append(g.kills, time.Now())
+		g.mu.Unlock()
+		return nil
+	}
 	if code := cmd.ProcessState.ExitCode(); code != 0 {
 		return fmt.Errorf("longcall ended with %v after SIGTERM", cmd.ProcessState)
 	}
 	return nil
 }
 
-// wait waits until the process has ended by itself.
-func (g *gateway) wait(limit time.Duration) bool {
+// over is closed when the process has ended.
+func (g *gateway) over() <-chan struct{} {
 	g.mu.Lock()
-	exited := g.exited
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	return g.exited
+}
+
+// wait waits for the process to end by itself, and says whether it did.
+func (g *gateway) wait(limit time.Duration) bool {
 	t := time.NewTimer(limit)
 	defer t.Stop()
 	select {
-	case <-exited:
-		g.mu.Lock()
-		g.kills = append(g.kills, time.Now())
-		g.cmd = nil
-		g.mu.Unlock()
+	case <-g.over():
+		g.crashed()
 		return true
 	case <-t.C:
 		return false
 	}
+}
+
+// crashed notes that the process has ended by itself.
+func (g *gateway) crashed() {
+	<-g.over()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.kills = append(g.kills, time.Now())
+	g.cmd = nil
 }
 
 // killedIn says whether a process was killed between two times.

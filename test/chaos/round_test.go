@@ -101,8 +101,9 @@ const agentsPerRound = 14
 
 func (r *round) drawAgents(rng *rand.Rand) {
 	for i := range agentsPerRound {
-		a := &agent{
-			r: r, rng: rand.New(rand.NewPCG(r.seed, uint64(1000+i))), token: tokenAnn, name: "chaos",
+		a := &agent{r: r, rng: rand.New(rand.NewPCG(r.seed, uint64(1000+i)))}
+		a.script = script{
+			token: tokenAnn, name: "chaos",
 			wait: time.Duration(rng.IntN(900)) * time.Millisecond,
 			args: args{
 				Nonce: fmt.Sprintf("n%dx%d", r.seed, i), For: rng.IntN(1500),
@@ -212,6 +213,14 @@ func (r *round) storm(ctx context.Context, rng *rand.Rand) error {
 		r.stats.kills++
 		if rng.IntN(2) == 0 {
 			sleep(ctx, time.Duration(rng.IntN(150))*time.Millisecond)
+		}
+		if rng.IntN(4) == 0 { // once more on its way up
+			if err := r.gw.launch(); err != nil {
+				return err
+			}
+			sleep(ctx, time.Duration(rng.IntN(120))*time.Millisecond)
+			r.gw.kill()
+			r.stats.kills++
 		}
 		if err := r.gw.start(ctx); err != nil {
 			return err

@@ -18,6 +18,10 @@ const (
 	keepOps    = 1024 // a larger buffer is left to the collector
 )
 
+// crashPoint is told of each op that was taken and each commit that was made. It
+// is nil but in builds of the chaos tests (crash_chaos.go).
+var crashPoint func(what string)
+
 // busyWait is how long a commit waits for another program that holds the
 // database.
 const busyWait = 2 * time.Second
@@ -133,6 +137,9 @@ func (j *Journal) batch() (more bool) {
 	}
 	w := j.w
 	err := w.write(ops)
+	if crashPoint != nil {
+		crashPoint("commit")
+	}
 	if err != nil && !passing(err) {
 		wrote, e := w.oneByOne(ops)
 		if e != nil {

@@ -96,6 +96,9 @@ func (j *Journal) enqueueLocked(o op) {
 	} else {
 		j.armLocked(j.opt.Delay)
 	}
+	if crashPoint != nil {
+		crashPoint("op")
+	}
 }
 
 // armLocked has the writer look at the queue after d, or sooner.
