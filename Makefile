@@ -34,9 +34,9 @@ check: $(LINT) ## go vet, and golangci-lint with gofumpt
 test: check ## everything that must hold: lint, and all tests with -race against real peers; installs what they need
 	@skips=$$(mktemp); trap 'rm -f $$skips' EXIT; rc=0; \
 	export LONGCALL_SKIPS=$$skips; \
-	go test -race -timeout 10m $$(go list ./... | grep -vE '/test/(cases|peers|conformance)$$') || rc=$$?; \
+	go test -race -timeout 10m $$(go list ./... | grep -vE '/test/(cases|peers|conformance|chaos)$$') || rc=$$?; \
 	go test -race -timeout 10m ./test/cases || rc=$$?; \
-	go test -count=1 -timeout 10m ./test/chaos || rc=$$?; \
+	go test -v -count=1 -timeout 10m ./test/chaos || rc=$$?; \
 	go test -parallel 6 -timeout 20m ./test/peers || rc=$$?; \
 	go test -parallel 4 -timeout 10m ./test/conformance || rc=$$?; \
 	if [ -s $$skips ]; then echo; echo '!!! NOT TESTED:'; sort -u $$skips; fi; exit $$rc
