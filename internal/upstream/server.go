@@ -68,12 +68,19 @@ type rpcError struct {
 
 func (e *rpcError) Error() string { return fmt.Sprintf("tool server error %d: %s", e.Code, e.Text) }
 
+// The functions that make answers are not inlined: their parts would lie on the
+// stack of every parked call.
+
 // failed is the answer for a call that is known not to have run.
+//
+//go:noinline
 func failed(format string, args ...any) call.Answer {
 	return call.Answer{End: call.End{Outcome: call.Failed, Text: fmt.Sprintf(format, args...)}}
 }
 
 // interrupted is the answer for a call whose outcome nobody knows.
+//
+//go:noinline
 func interrupted(format string, args ...any) call.Answer {
 	return call.Answer{End: call.End{
 		Outcome: call.Interrupted,
@@ -94,6 +101,8 @@ func limitEnd(limit string, after time.Duration, what string) *call.End {
 }
 
 // tooLarge is the answer for a message over limits.message.
+//
+//go:noinline
 func tooLarge(limit int64) call.Answer {
 	return call.Answer{End: call.End{Outcome: call.Failed, Limit: "message_bytes", Text: fmt.Sprintf(
 		"The tool server's answer is larger than %d bytes (limits.message), so longcall did not pass it on. The tool did run. Ask for less at once, or raise the limit.", limit)}}
@@ -104,8 +113,8 @@ func skipped(limit int64) string {
 	return fmt.Sprintf("The tool server sent a message of more than %d bytes (limits.message) during the call. It was skipped; the call goes on.", limit)
 }
 
-// unfinished is the answer for a result that is none: a stateless server asks
-// for input, or made a task that nobody asked for. It must never pass as an end.
+// unfinished is the answer for a result that is none, of a kind that nobody here
+// knows or that has no place where it came. It must never pass as an end.
 func unfinished(kind string) call.Answer {
 	return interrupted("the tool server did not finish but wants to go on with %q, which longcall cannot pass on yet.", printable([]byte(kind)))
 }

@@ -444,6 +444,49 @@ func TestTaskCancel(t *testing.T) {
 	})
 }
 
+// A server that makes a task of a call that was cancelled meanwhile is told to
+// cancel the task.
+func TestTaskMadeAfterTheCancel(t *testing.T) {
+	cancelled := make(chan struct{})
+	up := taskScript{version: wire.Legacy, get: steps(`"status":"cancelled"`), on: map[string]wire.Handler{
+		"notifications/cancelled": func(c *wire.Conn, r *wire.Request) {
+			c.Status(202)
+			close(cancelled)
+		},
+		"tools/call": func(c *wire.Conn, r *wire.Request) {
+			<-cancelled
+			c.Answer(r.Result(`{"task":{` + taskMembers + `,` + everyBit + `}}`))
+		},
+	}}.start(t)
+	g := newGateway(t, up.URL)
+	c := g.start(call.Limits{})
+	up.WaitRequest("tools/call", 1, 0)
+	if err := c.Cancel(call.End{By: "agent"}); err != nil {
+		t.Fatal(err)
+	}
+	g.follow(c).want(t, call.Cancelled, "")
+	if n := up.Count("tasks/cancel"); n != 1 {
+		t.Errorf("%d tasks/cancel", n)
+	}
+}
+
+// A server that wants to be asked later is.
+func TestTaskRetryAfter(t *testing.T) {
+	var n atomic.Int32
+	up := taskScript{version: wire.Modern, on: map[string]wire.Handler{"tasks/get": func(c *wire.Conn, r *wire.Request) {
+		if n.Add(1) == 1 {
+			c.Status(429, "Retry-After: 1")
+			return
+		}
+		c.JSON(200, r.Result(`{`+taskMembers+`,`+ended(wire.Modern)+`}`))
+	}}}.start(t)
+	g := newGateway(t, up.URL)
+	g.follow(g.start(call.Limits{})).want(t, call.Completed, "worked")
+	if r := up.Requests("tasks/get"); len(r) != 2 || r[1].Time.Sub(r[0].Time) < 950*time.Millisecond {
+		t.Errorf("%d questions, the last after %v", len(r), r[len(r)-1].Time.Sub(r[0].Time))
+	}
+}
+
 // What a stateless server asks for is asked, and its answers go back to it, each
 // key once.
 func TestTaskInput(t *testing.T) {

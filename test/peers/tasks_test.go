@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -80,5 +82,26 @@ func TestCancelTaskOfARealServer(t *testing.T) {
 	})
 	if d := time.Since(began); d > 3*time.Second {
 		t.Errorf("it took %v: longer than the task would have", d)
+	}
+}
+
+// TestTaskOfARealServerOutlivesUs kills longcall in the middle of such a call:
+// the next process follows the task to its end.
+func TestTaskOfARealServerOutlivesUs(t *testing.T) {
+	gw := peers.StartLongcall(t, fmt.Sprintf("mcpServers:\n  http: {url: %q}\n", peers.Find("everything").Start(t, peers.Legacy)))
+	c := wire.NewClient(t, gw.URL("http"), wire.Legacy)
+	c.Initialize()
+	x := c.Start(wire.Call{Tool: "simulate-research-query", Args: `{"topic":"x"}`, Token: "1"})
+	x.WaitMessages("notifications/progress", 2, 0) // by then the journal has where the task is
+	gw.Signal(syscall.SIGKILL)
+	<-gw.Done()
+	config := filepath.Join(filepath.Dir(gw.State), "longcall.yaml")
+	gw.Process = peers.Start(t, peers.Command{Path: peers.Binary(t), Args: []string{"serve", "--config", config, "--no-auth"}})
+	gw.Until(t, "has followed the call to its end", func(context.Context) bool {
+		all := gw.Calls(t)
+		return len(all) == 1 && all[0].Outcome != "running"
+	})
+	if all := gw.Calls(t); all[0].Outcome != "completed" || all[0].ToolError {
+		t.Errorf("the journal says of the call: %+v", all[0])
 	}
 }
