@@ -42,10 +42,30 @@ func newSnapshot(c *config.Config) *snapshot {
 			Progress:       c.Beats.Progress,
 			Together:       together,
 			StreamAge:      c.StreamAge,
+			OwnTools:       handsOff(c),
 			KeepArguments:  redactor.Kept,
 			Digest:         policy.Digest,
 		},
 	}
+}
+
+// handsOff says whether any call can be handed off, so that agents need the tools
+// that lead back to it.
+func handsOff(c *config.Config) bool {
+	if c.HandOff != config.HandOffOff {
+		return true
+	}
+	for _, s := range c.Servers {
+		if s.HandOff == config.HandOffAuto {
+			return true
+		}
+		for _, t := range s.Tools {
+			if t.HandOff == config.HandOffAuto {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // processConnect is the connect limit of a server that is a process, if nothing

@@ -46,6 +46,8 @@ type attachment struct {
 	lastData time.Time // when a message was written last
 	buf      *[]byte   // from buffers, while there is something in it
 	d        call.Delivery
+
+	own owner // not nil: it does all this instead
 }
 
 // buffers are lent to attachments while they have something to write: a parked
@@ -86,6 +88,10 @@ func (a *attachment) flush() bool {
 
 // run serves the attachment to its end, which it records.
 func (a *attachment) run() {
+	if a.own != nil {
+		a.own.run()
+		return
+	}
 	switch {
 	case a.resumed:
 		a.begin("resume")

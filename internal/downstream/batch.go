@@ -95,6 +95,9 @@ func (x *exchange) member(s *session, raw []byte) (*attachment, []byte) {
 // collect waits for the call's end and returns the answer; nil if the agent
 // cancelled the call or is gone.
 func (a *attachment) collect() (answer []byte) {
+	if a.own != nil {
+		return a.own.collect()
+	}
 	a.begin("json")
 	a.follow(0, func(ev call.Event) bool {
 		if ev.Kind != call.KindEnd {
@@ -112,6 +115,10 @@ func (a *attachment) collect() (answer []byte) {
 // collected records how a call of a batch was delivered, once the batch is
 // answered; gone says that the agent had left before.
 func (a *attachment) collected(gone bool) {
+	if a.own != nil {
+		a.own.collected(gone)
+		return
+	}
 	end := a.call.Record().End
 	switch {
 	case a.d.How != "" || end.Outcome == call.Running || !a.owed(&end):

@@ -66,6 +66,9 @@ type Settings struct {
 	// StreamAge ends a call's stream of a session that can resume it, when it is
 	// that old: the agent then comes back for the rest. 0 means never.
 	StreamAge time.Duration
+	// OwnTools lists await_call, cancel_call and list_calls beside the tool
+	// servers' tools. Who knows them is served in any case.
+	OwnTools bool
 	// KeepArguments is what the journal may keep of raw arguments, and Digest
 	// the digest of their canonical form. Either may be nil.
 	KeepArguments func(raw []byte) []byte

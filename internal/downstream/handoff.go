@@ -214,11 +214,3 @@ func (x *exchange) over() {
 	x.out.write(commentOpen)
 	x.out.flush()
 }
-
-// ownToolNames are the names that longcall's own tools have at an endpoint.
-type ownToolNames struct{ await, list, cancel string }
-
-// ownNames gives them.
-func (x *exchange) ownNames(*session) ownToolNames {
-	return ownToolNames{"await_call", "list_calls", "cancel_call"}
-}

@@ -91,6 +91,9 @@ func (x *exchange) legacyCall(m *mcp.Message, s *session) (*attachment, []byte) 
 	if wrong := badCall(m); wrong != "" {
 		return nil, mcp.ErrorResponse(id, mcp.CodeInvalidParams, wrong, nil)
 	}
+	if a, answer, own := x.callOwn(m, s); own {
+		return a, answer
+	}
 	asTask, wrong := x.asksTask(m, s)
 	if wrong != "" {
 		return nil, mcp.ErrorResponse(id, mcp.CodeInvalidParams, wrong, nil)

@@ -88,6 +88,12 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 			x.mismatch(id, "The Mcp-Name header must be there once and equal params.name.")
 			return nil
 		}
+		if a, answer, own := x.callOwn(m, nil); own {
+			if a == nil {
+				x.reply(answer)
+			}
+			return a
+		}
 		t, ok := x.resolve(m, "")
 		if !ok {
 			x.reply(unknownTool(id, t.public))

@@ -118,6 +118,9 @@ func (l *memLog) Owned(_ context.Context, principal string, before call.ID, size
 				if d.Call == r.ID && d.How == call.HandedOff {
 					list[len(list)-1].HandedOff = true
 				}
+				if d.Call == r.ID && (d.How == call.Delivered || d.How == call.Replayed) {
+					list[len(list)-1].Delivered = true
+				}
 			}
 		}
 	}

@@ -46,6 +46,7 @@ type session struct {
 type inCall struct {
 	id     call.ID   // empty while it is being started
 	cancel *call.End // asked for while it was being started
+	stop   func()    // of a request that only waits for calls: ends its wait, and does not block
 }
 
 // sessions is the bounded set of all sessions. When it is full the one that is
@@ -294,6 +295,16 @@ func (s *session) begin(key string, running func(string, call.ID) bool) *inCall 
 	return c
 }
 
+// waits says that the request only waits for calls: stop is called when it is
+// cancelled, or was.
+func (s *session) waits(c *inCall, stop func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.stop = stop; c.cancel != nil {
+		stop()
+	}
+}
+
 // started gives the call its id, and returns a cancel that came before.
 func (s *session) started(c *inCall, id call.ID) *call.End {
 	s.mu.Lock()
@@ -325,7 +336,9 @@ func (s *session) cancel(key string, end call.End) (id call.ID, found, ok bool) 
 	case c == nil:
 		return "", false, false
 	case c.id == "":
-		c.cancel = &end
+		if c.cancel = &end; c.stop != nil {
+			c.stop()
+		}
 		return "", true, false
 	}
 	return c.id, true, true

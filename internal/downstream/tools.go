@@ -214,6 +214,7 @@ func (x *exchange) gather(session string) (all []listed, fresh bool) {
 		wg.Wait()
 	}
 	fresh = true
+	all = x.ownEntries(session)
 	for _, p := range parts {
 		all = append(all, p.tools...)
 		fresh = fresh && p.fresh

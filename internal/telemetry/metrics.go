@@ -159,7 +159,7 @@ func (m *metrics) requestEnded(q *Request, now time.Time) {
 	if how == "" {
 		how = "cancelled" // by the agent, which expects no answer
 	}
-	m.deliveries.WithLabelValues(how, oneOf(q.Kind, "sse", "json", "resume")).Inc()
+	m.deliveries.WithLabelValues(how, oneOf(q.Kind, "sse", "json", "resume", "task", "await")).Inc()
 	m.attachment.WithLabelValues(how).Observe(now.Sub(q.Start).Seconds())
 	m.dropped.Add(float64(max(q.Dropped, 0)))
 }
