@@ -79,8 +79,9 @@ func set[T comparable](v *T, def T) {
 }
 
 // Journal is the durable record of calls. It is the only writer of its
-// database: one connection writes, in group commits; readers have connections
-// of their own.
+// database, but for the time in which one process replaces another (see Drain):
+// one connection writes, in group commits; readers have connections of their
+// own.
 type Journal struct {
 	path  string
 	opt   Options

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,10 @@ const ownerDir = "LONGCALL_TEST_OWNER_DIR"
 
 // oldCalls is how many calls run in the process that is replaced.
 const oldCalls = 50
+
+// starved is when one of two owners has waited too long for the other: some 10 ms
+// are usual, and far more under the race detector on a busy machine.
+const starved = 5 * time.Second
 
 // ownerOptions have every kind of body: in rows, and in files.
 var ownerOptions = Options{Spill: 2 << 10}
@@ -51,12 +56,12 @@ func startOldOwner(ctx context.Context, j *Journal) (*oldOwner, error) {
 	return o, nil
 }
 
-// run appends to every call, every few milliseconds, until stop is closed, then
-// ends it.
+// run appends to every call, some 1000 events a second in all, until stop is
+// closed, then ends it.
 func (o *oldOwner) run(ctx context.Context, failed func(error)) {
 	for i, r := range o.calls {
 		o.wg.Go(func() {
-			tick := time.NewTicker(time.Duration(3+i%7) * time.Millisecond)
+			tick := time.NewTicker(time.Duration(30+i%40) * time.Millisecond)
 			defer tick.Stop()
 			for stopped := false; !stopped; {
 				select {
@@ -264,7 +269,7 @@ func TestTwoOwners(t *testing.T) {
 		t.Errorf("%d calls run for ever", alive+dead)
 	}
 	t.Logf("slowest step: new owner %s, old owner %s", slow, time.Duration(old.slow.Load()))
-	if slow > time.Second || old.slow.Load() > int64(time.Second) {
+	if slow > starved || time.Duration(old.slow.Load()) > starved {
 		t.Error("one owner starved the other")
 	}
 	maps.Copy(ended, before)
@@ -358,7 +363,7 @@ func TestReplaceProcess(t *testing.T) {
 	must(t, c.cmd.Wait())
 	must(t, j.WaitOwner(t.Context(), c.epoch))
 	t.Logf("slowest step: new process %s, old one %s", slow, slowest)
-	if d, err := time.ParseDuration(slowest); err != nil || slow > time.Second || d > time.Second {
+	if d, err := time.ParseDuration(slowest); err != nil || slow > starved || d > starved {
 		t.Error("one process starved the other")
 	}
 	left, err = j.Running(t.Context(), j.Epoch())
@@ -384,6 +389,11 @@ func TestKilledWhileDraining(t *testing.T) {
 		t.Errorf("waited for a process that lives: %v", err)
 	}
 	cancel()
+	until(t, func() bool {
+		left, err := j.Running(t.Context(), j.Epoch())
+		must(t, err)
+		return len(left) == oldCalls && !slices.ContainsFunc(left, func(r call.Record) bool { return r.Address == nil })
+	})
 	must(t, c.cmd.Process.Kill())
 	must(t, j.WaitOwner(t.Context(), c.epoch))
 	_ = c.cmd.Wait() // killed
@@ -492,12 +502,24 @@ func TestWALOfTwo(t *testing.T) {
 	}
 }
 
-// TestDrainStores: what was taken before Drain is there for the next owner, and
-// numbers of calls are never used twice, however many are being created.
-func TestDrainStores(t *testing.T) {
+// TestDrainFlushes: what was taken before Drain is there for the next owner.
+func TestDrainFlushes(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir, Options{Delay: time.Hour})
 	r := create(t, a)
+	must(t, a.Append(r.ID, r.Epoch, event(2, "not written for an hour")))
+	a.Drain()
+	b := open(t, dir, Options{})
+	if page, err := b.Read(t.Context(), r.ID, 1, 1); err != nil || len(page) != 1 {
+		t.Errorf("%d events, %v", len(page), err)
+	}
+}
+
+// TestDrainStores: numbers of calls are never used twice, however many are being
+// created at the time of Drain, and each of them is there.
+func TestDrainStores(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, dir, Options{})
 	var mu sync.Mutex
 	created := map[call.ID]bool{}
 	var wg sync.WaitGroup
@@ -520,7 +542,6 @@ func TestDrainStores(t *testing.T) {
 		})
 	}
 	until(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(created) > 100 })
-	must(t, a.Append(r.ID, r.Epoch, event(2, "not written for an hour")))
 	a.Drain()
 	select {
 	case <-a.rested:
@@ -528,11 +549,11 @@ func TestDrainStores(t *testing.T) {
 		t.Error("the old owner goes on with its housekeeping")
 	}
 	b := open(t, dir, Options{})
-	if page, err := b.Read(t.Context(), r.ID, 1, 1); err != nil || len(page) != 1 {
-		t.Errorf("what was taken before is not there: %d events, %v", len(page), err)
-	}
 	for range 20 {
-		created[create(t, b).ID] = true
+		id := create(t, b).ID
+		mu.Lock()
+		created[id] = true
+		mu.Unlock()
 	}
 	wg.Wait()
 	for id := range created {
@@ -540,8 +561,8 @@ func TestDrainStores(t *testing.T) {
 			t.Errorf("call %s: %v", id, err)
 		}
 	}
-	if n := number1(t, b, "SELECT count(*) FROM calls"); n != int64(len(created)+1) {
-		t.Errorf("%d calls, want %d", n, len(created)+1)
+	if n := number1(t, b, "SELECT count(*) FROM calls"); n != int64(len(created)) {
+		t.Errorf("%d calls, want %d", n, len(created))
 	}
 }
 
