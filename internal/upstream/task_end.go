@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strconv"
@@ -157,35 +156,6 @@ func (t *task) cancelled(ctx context.Context) call.Answer {
 			return call.Answer{}
 		}
 	}
-}
-
-// createdTask reads a response that may have made a task of the call; nil if it
-// has not. A task that cannot be asked about is an error.
-func createdTask(m *mcp.Message, modern bool) (*taskState, error) {
-	if !m.Result.Ok() {
-		return nil, nil
-	}
-	if kind, _ := mcp.String(m.ResultType.Of(m.Raw)); modern && kind != "task" {
-		return nil, nil
-	}
-	result := m.Result.Of(m.Raw)
-	if !modern {
-		inner := member(result, "task")
-		if inner == nil || member(inner, "taskId") == nil {
-			return nil, nil // it did not make one, which it may
-		}
-		result = inner
-	}
-	s, err := readTask(bytes.Clone(result))
-	if err == nil && (s.id == "" || len(s.id) > 1<<10) {
-		err = errors.New("it has no usable taskId")
-	}
-	return &s, err
-}
-
-// unusableTask is the answer for a task that cannot be asked about.
-func unusableTask(err error) call.Answer {
-	return interrupted("the tool server made a task of the call that cannot be followed: %v.", err)
 }
 
 // passedOn is the end of a request that a stateless server answered with a
