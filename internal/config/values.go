@@ -57,16 +57,18 @@ const (
 func (OnDisconnect) values() []string { return []string{"auto", "cancel", "detach"} }
 
 // HandOff says whether a call that takes longer than its agent's patience is
-// handed off, or keeps the agent waiting.
+// handed off, or keeps the agent waiting. HandOffTask hands off only as a task:
+// an agent that knows none is refused.
 type HandOff string
 
 // The ways.
 const (
 	HandOffAuto HandOff = "auto"
 	HandOffOff  HandOff = "off"
+	HandOffTask HandOff = "task"
 )
 
-func (HandOff) values() []string { return []string{"auto", "off"} }
+func (HandOff) values() []string { return []string{"auto", "off", "task"} }
 
 // Attach says when a request takes over an equal call instead of starting one.
 type Attach string

@@ -43,6 +43,7 @@ type Decision struct {
 	CancelOnDisconnect bool
 	Grace              time.Duration
 	HandOff            bool        // the call may be handed off when the agent's patience ends
+	TaskOnly           bool        // only as a task: a request that declares none is refused
 	Attach             call.Attach // when the request takes over an equal call
 }
 

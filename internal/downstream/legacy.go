@@ -102,6 +102,9 @@ func (x *exchange) legacyCall(m *mcp.Message, s *session) (*attachment, []byte) 
 	if !ok {
 		return nil, unknownTool(id, t.public)
 	}
+	if !asTask && x.taskOnly(t) {
+		return nil, mcp.ErrorResponse(id, mcp.CodeMethodNotFound, "This tool runs only as a task (execution.taskSupport is required): send params.task, in a session of 2025-11-25. Nothing was started.", nil)
+	}
 	a, answer := x.startCall(m, t, s)
 	if a != nil {
 		a.asTask = asTask

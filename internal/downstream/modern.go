@@ -103,6 +103,10 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 			x.mismatch(id, wrong)
 			return nil
 		}
+		if x.taskOnly(t) && !declaresTasks(m.MetaCapabilities.Of(m.Raw)) {
+			x.needsTasks(id, "This tool runs only as a task: a call of it")
+			return nil
+		}
 		a, answer := x.startCall(m, t, nil)
 		if a == nil {
 			x.reply(answer)

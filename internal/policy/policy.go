@@ -30,13 +30,15 @@ const (
 )
 
 // HandOff says whether a call that takes longer than its agent's patience is
-// handed off, as a task or as a handle; HandOffOff keeps the agent waiting.
+// handed off, as a task or as a handle; HandOffOff keeps the agent waiting, and
+// HandOffTask refuses an agent that knows no tasks.
 type HandOff string
 
 // The ways.
 const (
 	HandOffAuto HandOff = "auto"
 	HandOffOff  HandOff = "off"
+	HandOffTask HandOff = "task"
 )
 
 // Attach says when a request takes over an equal call (SPEC §3.7); see
@@ -98,6 +100,7 @@ type Decision struct {
 	OnDisconnect OnDisconnect // Cancel or Detach
 	Grace        time.Duration
 	HandOff      bool // it may be handed off
+	TaskOnly     bool // only as a task: an agent without tasks is refused (SPEC §3.3)
 	Attach       call.Attach
 }
 
@@ -106,7 +109,7 @@ type Decision struct {
 func (r *Rules) Admit(principal, server, tool string, modern bool) Decision {
 	d := Decision{
 		Limits: r.Limits, Relay: r.Relay, OnDisconnect: r.OnDisconnect, Grace: r.Grace,
-		HandOff: r.HandOff != HandOffOff, Attach: r.Attach.rule(),
+		HandOff: r.HandOff != HandOffOff, TaskOnly: r.HandOff == HandOffTask, Attach: r.Attach.rule(),
 	}
 	if s, ok := r.Servers[server]; ok {
 		d.apply(&s.Overrides)
@@ -148,7 +151,7 @@ func (d *Decision) apply(o *Overrides) {
 		d.OnDisconnect = o.OnDisconnect
 	}
 	if o.HandOff != "" {
-		d.HandOff = o.HandOff != HandOffOff
+		d.HandOff, d.TaskOnly = o.HandOff != HandOffOff, o.HandOff == HandOffTask
 	}
 	if o.Attach != "" {
 		d.Attach = o.Attach.rule()
