@@ -119,10 +119,10 @@ func TestResultsAreTextOnATerminal(t *testing.T) {
 		t.Errorf("terminal, raw: %d, %q", code, v.out)
 	}
 	v = w.expect(t, exitOK, "tools")
-	wantContains(t, "tools", v.out.String(), "srv__evil()            Says [31mred things.\n", "srv__add(a, b, text?)  Add two numbers.\n")
+	wantContains(t, "tools", v.out.String(), "srv__evil()                       Says [31mred things.\n", "srv__add(a, b, text?)             Add two numbers.\n", "await_call(ids, mode?, wait_ms?)  Waits for")
 	v = w.expect(t, exitOK, "tools", "srv", "--json")
 	var tools []struct{ Name string }
-	if err := json.Unmarshal([]byte(v.out.String()), &tools); err != nil || len(tools) != 7 || tools[0].Name != "add" {
+	if err := json.Unmarshal([]byte(v.out.String()), &tools); err != nil || len(tools) != 10 || tools[0].Name != "add" || tools[7].Name != "await_call" {
 		t.Errorf("tools --json: %v, %s", err, v.out)
 	}
 }

@@ -46,8 +46,7 @@ type attachment struct {
 	lastData time.Time // when a message was written last
 	buf      *[]byte   // from buffers, while there is something in it
 	d        call.Delivery
-
-	own owner // not nil: it does all this instead
+	own      owner // not nil: it does all this instead
 }
 
 // buffers are lent to attachments while they have something to write: a parked
@@ -88,10 +87,6 @@ func (a *attachment) flush() bool {
 
 // run serves the attachment to its end, which it records.
 func (a *attachment) run() {
-	if a.own != nil {
-		a.own.run()
-		return
-	}
 	switch {
 	case a.resumed:
 		a.begin("resume")

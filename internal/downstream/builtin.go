@@ -170,8 +170,8 @@ func (p *pieces) join() []byte {
 	return slices.Concat(p.list...)
 }
 
-// ownEntries are our tools as a list shows them. Their place is before every tool
-// server's, so that they are on the first page (X-17).
+// ownEntries are our tools as a list shows them. Their place is after every tool
+// server's, whose names are all of smaller bytes (X-17).
 func (x *exchange) ownEntries(session string) []listed {
 	if !x.set.OwnTools {
 		return nil
@@ -179,7 +179,7 @@ func (x *exchange) ownEntries(session string) []listed {
 	all := make([]listed, 0, len(ownTools))
 	for _, tool := range ownTools {
 		l := listed{name: x.ownName(session, tool)}
-		l.sort = "\x00" + l.name
+		l.sort = "\xff\x00" + l.name
 		l.raw = append(append([]byte(`{"name":`), mcp.Quote(l.name)...), ownSchemas[tool]...)
 		all = append(all, l)
 	}

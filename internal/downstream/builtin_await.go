@@ -61,6 +61,15 @@ type owner interface {
 	collected(gone bool)
 }
 
+// serve runs the attachment, or what owns it.
+func (a *attachment) serve() {
+	if a.own != nil {
+		a.own.run()
+		return
+	}
+	a.run()
+}
+
 // newWaiter makes a waiter for a request, with nothing to wait for yet.
 func (x *exchange) newWaiter(m *mcp.Message, s *session) *waiter {
 	w := &waiter{wake: make(chan struct{}, 1)}

@@ -239,7 +239,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodPost:
 		if a := x.post(); a != nil {
-			a.run() // with nothing of the request left on the stack: a call may be parked here for hours
+			a.serve() // with nothing of the request left on the stack: a call may be parked here for hours
 		}
 	case http.MethodGet:
 		if a := x.get(); a != nil {

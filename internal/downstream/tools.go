@@ -214,12 +214,11 @@ func (x *exchange) gather(session string) (all []listed, fresh bool) {
 		wg.Wait()
 	}
 	fresh = true
-	all = x.ownEntries(session)
 	for _, p := range parts {
 		all = append(all, p.tools...)
 		fresh = fresh && p.fresh
 	}
-	return all, fresh
+	return append(all, x.ownEntries(session)...), fresh
 }
 
 // serverTools is one server's part of the list. An entry stays byte for byte
