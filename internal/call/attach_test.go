@@ -522,6 +522,61 @@ func TestPositionAfterCrash(t *testing.T) {
 	}
 }
 
+// A reader of a call that was taken up again waits while its end is being stored:
+// there is no gap before it.
+func TestFollowWhileAdoptedCallEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := calltest.NewMemory()
+		rec := &call.Record{ID: call.NewID(), Spec: spec("a"), Epoch: 1, Started: time.Now(), Seq: 1}
+		events := []call.Event{
+			{Seq: 1, Kind: call.KindAccepted, Time: rec.Started, Hole: -1},
+			{Seq: 2, Kind: call.KindDispatched, Time: rec.Started, Hole: -1},
+			{Seq: 3, Kind: call.KindAddress, Time: rec.Started, Hole: -1, Body: []byte("here")},
+		}
+		if err := log.Create(t.Context(), rec, events...); err != nil {
+			t.Fatal(err)
+		}
+		release := make(chan struct{})
+		log.Fail(func(op string) error {
+			if op == "finish" {
+				<-release
+			}
+			return nil
+		})
+		e := call.NewEngine(log, resumable(func(context.Context, *call.Exec) call.Answer { return done("result") }), call.Options{Epoch: 2})
+		defer e.Stop(t.Context())
+		if n, _, err := e.Recover(t.Context()); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		c := attach(t, e, spec("a"), call.Joined)
+		synctest.Wait() // it stores the end
+		for _, after := range []uint64{1, 3} {
+			var got call.Event
+			ended := make(chan error, 1)
+			go func() {
+				for ev, err := range c.Follow(t.Context(), after, 0) {
+					if err != nil {
+						ended <- err
+						return
+					}
+					got = ev
+				}
+				ended <- nil
+			}()
+			synctest.Wait()
+			if after == 3 {
+				close(release)
+			}
+			defer func() {
+				if err := <-ended; err != nil || string(got.Body) != "result" {
+					t.Errorf("after %d: %q, %v", after, got.Body, err)
+				}
+			}()
+		}
+		leave(c, call.Delivered)
+	})
+}
+
 type resumable func(ctx context.Context, x *call.Exec) call.Answer
 
 func (f resumable) Run(ctx context.Context, x *call.Exec) call.Answer { return f(ctx, x) }

@@ -145,8 +145,11 @@ func (c *Call) since(ctx context.Context, after uint64, buf []Event) (events []E
 		}
 	}
 	first := c.rec.Seq + 1
-	if len(c.tail) > 0 {
+	switch {
+	case len(c.tail) > 0:
 		first = c.tail[0].Seq
+	case c.ending && !c.ended && !c.left:
+		first = c.rec.Seq // the end has its seq, and comes as soon as it is stored
 	}
 	if after+1 >= first || after == c.rec.Seq {
 		if n := int(after + 1 - first); n < len(c.tail) {
