@@ -22,6 +22,8 @@ const (
 const (
 	maxListens     = 100  // of one principal at a time
 	maxListenTasks = 1000 // of one listen
+	// changePause is how long further changes of a list are waited for.
+	changePause = 250 * time.Millisecond
 )
 
 // filter is what a listener asks to hear of. Kinds that are not here are not
@@ -139,9 +141,15 @@ func (l *listener) run(s *subscription, w *watch) {
 	x := l.x
 	tick := time.NewTicker(streamComment)
 	defer tick.Stop()
+	var changed <-chan time.Time
 	for {
 		select {
 		case <-s.wake:
+			if changed == nil {
+				changed = time.After(changePause)
+			}
+		case <-changed:
+			changed = nil
 			l.notify(mcp.MethodToolsChanged, nil)
 			x.out.flush()
 		case <-w.wake:

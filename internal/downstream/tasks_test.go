@@ -182,7 +182,9 @@ func TestTaskEnds(t *testing.T) {
 			id := string(c.ID())
 			d := r.get(id)
 			got := string(d.Result)
-			var m struct{ Result struct{ Error json.RawMessage } }
+			var m struct {
+				Result struct{ Error json.RawMessage }
+			}
 			if d.Error != nil {
 				_ = json.Unmarshal([]byte(r.ask(methodTasksGet, id, "")), &m)
 				got = string(m.Result.Error)
