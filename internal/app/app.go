@@ -259,7 +259,7 @@ func (a *App) admit(principal, server, tool string, modern bool) downstream.Deci
 	return downstream.Decision{
 		Denied: d.Denied, Limits: d.Limits, Buffered: d.Relay == "buffered",
 		CancelOnDisconnect: d.OnDisconnect == "cancel", Grace: d.Grace,
-		HandOff: d.HandOff, Attach: d.Attach,
+		HandOff: d.HandOff, TaskOnly: d.TaskOnly, Attach: d.Attach,
 	}
 }
 
