@@ -114,7 +114,7 @@ func (r *relay) cancel(m *mcp.Message) {
 	if q == nil || q.opens != nil { // initialize cannot be cancelled
 		return
 	}
-	r.out.cancel(q)
+	q.cancelled.Store(true)
 	reason, _ := mcp.String(m.Reason.Of(m.Raw))
 	line := bytes.Clone(m.Raw)
 	r.spawn(func() { r.stopCall(q, line, reason) })

@@ -26,7 +26,7 @@ const keepBuffer = 64 << 10
 func (o *output) line(q *request, msg []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.err != nil || q != nil && q.cancelled {
+	if o.err != nil || q != nil && q.cancelled.Load() {
 		return
 	}
 	o.buf = append(append(o.buf[:0], mcp.OneLine(msg)...), '\n')
@@ -37,17 +37,4 @@ func (o *output) line(q *request, msg []byte) {
 	if o.err != nil {
 		o.broken(o.err)
 	}
-}
-
-// cancelled marks a request: no line about it is written from now on.
-func (o *output) cancel(q *request) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	q.cancelled = true
-}
-
-func (o *output) isCancelled(q *request) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return q.cancelled
 }

@@ -57,7 +57,7 @@ const (
 	maxQueue     = 256      // notifications and responses of the host that wait to be posted: more hold up reading
 	lingerTime   = time.Second
 	goodbyeTime  = 2 * time.Second
-	stuckTime    = time.Second // how long Run waits for a write that the host does not take
+	stuckTime    = time.Second     // how long Run waits for a write that the host does not take
 	comeBack     = 2 * time.Second // for somebody else to start a lost serve, if no request waits
 	dialTime     = 5 * time.Second
 	maxFailures  = 8 // connections in a row that broke before a request is given up
@@ -162,8 +162,10 @@ func (r *relay) linger() {
 		r.mu.Lock()
 		var one *request
 		for _, q := range r.requests {
-			one = q
-			break
+			if !q.cancelled.Load() {
+				one = q
+				break
+			}
 		}
 		r.mu.Unlock()
 		if one == nil {

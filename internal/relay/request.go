@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/longcall/longcall/internal/mcp"
@@ -39,7 +40,9 @@ type request struct {
 	mu   sync.Mutex
 	call string // id of the call that answers it, once known
 
-	cancelled bool // guarded by output.mu
+	// cancelled says that no line about the request is to be written. It is no
+	// part of output.mu: a host that does not read may still cancel.
+	cancelled atomic.Bool
 
 	// Of the goroutine that carries it.
 	sent     bool // it may have reached a serve
@@ -100,7 +103,7 @@ func (r *relay) carry(q *request) {
 		}
 		heard, delay := r.answer(q, t, resp)
 		switch {
-		case q.answered || q.ctx.Err() != nil || r.out.isCancelled(q):
+		case q.answered || q.ctx.Err() != nil || q.cancelled.Load():
 			return // a cancelled request has no answer
 		case heard:
 			failures = 0
