@@ -39,7 +39,8 @@ type agent struct {
 
 	// Of one session:
 	sessionID string
-	born      time.Time
+	asked     time.Time // when initialize was sent
+	born      time.Time // when its answer came
 
 	ids       int
 	streams   map[string]*stream // by request id
@@ -165,6 +166,7 @@ func (a *agent) session(resp *http.Response) {
 
 func (a *agent) initialize(ctx context.Context) {
 	id := a.nextID()
+	a.asked = time.Now()
 	whole := false
 	a.send(ctx, request{
 		what: "initialize", verb: "POST", path: "/mcp/" + a.server, id: id,
@@ -417,7 +419,7 @@ func (a *agent) taskResult(ctx context.Context) {
 // lost notes that longcall does not know the session: it must survive, unless it
 // was made just before the end of the process.
 func (a *agent) lost() {
-	if hasSessions && !a.r.gw.killedIn(a.born.Add(-100*time.Millisecond), a.born.Add(300*time.Millisecond)) {
+	if hasSessions && !a.r.gw.killedIn(a.asked, a.born.Add(300*time.Millisecond)) {
 		a.wrong("the session, made %d ms after the start, is lost", a.born.Sub(a.r.begun).Milliseconds())
 	}
 	a.sessionID, a.lastID = "", ""

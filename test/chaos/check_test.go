@@ -269,6 +269,8 @@ func (r *round) checkAgain(a *agent, old, b *book, fail func(string, ...any)) {
 		return
 	case o == call.Cancelled && a.key == "":
 		return
+	case !hasCancel && old.has(call.KindCancelRequested):
+		return
 	case o == call.Denied, old.Dispatched.IsZero() && old.End.By != "restart" && !old.Ended.IsZero() && old.Ended.Before(b.Started):
 		return // it never left
 	}
@@ -300,8 +302,10 @@ func (r *round) checkAgain(a *agent, old, b *book, fail func(string, ...any)) {
 // (4) What the record says is what happened, and what the agent was told.
 func (r *round) checkTruth(a *agent, books []*book, runs []*run, fail func(string, ...any)) {
 	completed, ended := 0, 0
+	told := false // to cancel, which was lost with the process: such a call gets no answer any more
 	for _, x := range runs {
 		x.mu.Lock()
+		told = told || !x.stopped.IsZero() && (!hasCancel || r.gw.killedIn(x.stopped, x.stopped.Add(slack)))
 		if !x.ended.IsZero() {
 			ended++
 		}
@@ -318,7 +322,7 @@ func (r *round) checkTruth(a *agent, books []*book, runs []*run, fail func(strin
 				fail("(4) call %s: isError is %v", b.ID, b.End.ToolError)
 			}
 		}
-		if b.End.Outcome == call.Interrupted && hasAdopt && r.resumable(b) {
+		if b.End.Outcome == call.Interrupted && hasAdopt && r.resumable(b) && !told {
 			fail("(4) call %s could be taken up again, and ended as interrupted: %s", b.ID, b.End.Text)
 		}
 	}

@@ -17,7 +17,8 @@ const (
 	hasSessions = true  // sessions survive the process
 	hasAdopt    = true  // calls of resumable servers go on after a restart
 	hasTasks    = true  // both generations of tasks
-	hasAwait    = false // a plain hand-off, and await_call
+	hasAwait    = true  // a plain hand-off, and await_call
+	hasCancel   = false // a cancel that is on record ends the call also after a restart
 	hasLine     = false // progress goes on to increase when a stream is resumed
 )
 
