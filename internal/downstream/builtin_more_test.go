@@ -36,7 +36,7 @@ func TestCancelCall(t *testing.T) {
 		c := o.r.eng.Open("ann")[0]
 		id := string(c.ID())
 		r := o.ask(toolCancel, `{"id":"`+id+`","reason":"not\nneeded"}`)
-		if s := r.Result.Structured; !s.Cancelled || s.State != "cancelled" || r.Result.IsError || !strings.Contains(r.text(), id+" (up__work) was cancelled by the agent, with cancel_call after 0.0 s.") || s.Next != r.text() {
+		if s := r.Result.Structured; !s.Cancelled || s.State != "cancelled" || r.Result.IsError || !strings.Contains(r.text(), id+" (up__work) was cancelled after 0.0 s by the agent, with cancel_call.") || s.Next != r.text() {
 			t.Errorf("%+v", r)
 		}
 		synctest.Wait()
@@ -51,7 +51,7 @@ func TestCancelCall(t *testing.T) {
 		if r = o.ask(toolCancel, `{"id":"`+id+`"}`); !r.Result.Structured.Cancelled || !strings.HasPrefix(r.text(), "Nothing was done: ") {
 			t.Errorf("again: %+v", r)
 		}
-		if r = o.ask(toolAwait, idList([]string{id})); !r.Result.IsError || r.Result.Structured.Calls[0].State != "cancelled" || !strings.Contains(r.text(), "was cancelled by the agent, with cancel_call") {
+		if r = o.ask(toolAwait, idList([]string{id})); !r.Result.IsError || r.Result.Structured.Calls[0].State != "cancelled" || !strings.Contains(r.text(), "by the agent, with cancel_call. ") {
 			t.Errorf("awaited: %+v", r)
 		}
 

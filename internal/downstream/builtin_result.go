@@ -304,7 +304,7 @@ func endLine(rec *call.Record, end *call.End) string {
 	case call.Failed:
 		how = " failed"
 	case call.Cancelled:
-		how = " was cancelled by " + by(end.By)
+		return title(rec) + " was cancelled" + after + " by " + by(end.By) + ". " + plainWords(end)
 	case call.TimedOut:
 		how = " was stopped at a time limit"
 	case call.Denied:
