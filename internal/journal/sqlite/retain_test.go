@@ -182,11 +182,15 @@ func TestShrink(t *testing.T) {
 	for range 40 {
 		past(t, j, 2*time.Hour, 10, 100<<10)
 	}
-	m.checkpoint()
+	empty := func() bool { // the journal's own maintainer may be in the way
+		m.truncate()
+		return j.Stats().WALBytes == 0
+	}
+	until(t, empty)
 	before := j.Stats().DBBytes
 	must(t, m.retain(t.Context(), time.Now()))
 	must(t, m.shrink(t.Context()))
-	m.truncate()
+	until(t, empty)
 	after := j.Stats()
 	if before < 30<<20 || after.DBBytes > 20<<20 || after.WALBytes != 0 {
 		t.Errorf("from %d to %d bytes, WAL %d", before, after.DBBytes, after.WALBytes)
