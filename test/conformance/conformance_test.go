@@ -72,7 +72,9 @@ func TestTasks(t *testing.T) {
 	})
 	t.Run("longcall", func(t *testing.T) {
 		up := conformance.NewServer(t)
-		gw := peers.StartLongcall(t, fmt.Sprintf("mcpServers: {tasks: {url: %q}}\n", up.URL))
+		// Agents without the extension get what a task gives, unless the operator says
+		// that the tool is one only: the suite wants one to be.
+		gw := peers.StartLongcall(t, fmt.Sprintf("mcpServers: {tasks: {url: %q, tools: {failing_job: {hand_off: task}}}}\n", up.URL))
 		through := results(t, dir, gw.URL("tasks"))
 		t.Logf("scenarios passed: %d direct, %d through longcall", passed(direct), passed(through))
 		for name, o := range through {

@@ -75,7 +75,7 @@ func Install(t testing.TB) string {
 func Scenario(t testing.TB, dir, name, url string) Outcome {
 	t.Helper()
 	out := t.TempDir()
-	stdout, stderr, _ := peers.Output(t, time.Minute, peers.Command{Path: "node", Args: []string{
+	stdout, stderr, _ := peers.Output(t, 3*time.Minute, peers.Command{Path: "node", Args: []string{
 		"--import", filepath.Join(source(), "hook.mjs"), filepath.Join(dir, "node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js"),
 		"server", "--url", url, "--scenario", name, "--timeout", "40000", "--output-dir", out,
 	}})
