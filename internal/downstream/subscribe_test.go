@@ -163,7 +163,7 @@ func TestListenTask(t *testing.T) {
 				t.Errorf("heard %v", m)
 			}
 			statuses[p["status"]]++
-			if i > 0 && at[i+1]-at[i] < taskPause.Seconds() && p["status"] != taskCompleted {
+			if i > 0 && at[i+1]-at[i] < taskPause.Seconds()-1e-6 && p["status"] != taskCompleted {
 				t.Errorf("%v s after the one before: %v", at[i+1]-at[i], m)
 			}
 			if s := p["statusMessage"]; p["status"] == taskWorking && at[i+1] > 3.5 && at[i+1] < 10 && s != "step 29" {
