@@ -41,7 +41,7 @@ const maxOwed = 10_000
 func (e *Engine) Attach(ctx context.Context, spec Spec) (*Call, Join, error) {
 	key, ok := keyOf(&spec)
 	if !ok || spec.Denied != nil || spec.Attach == AttachNever && spec.Idempotency == "" {
-		c, err := e.start(ctx, e.new(ctx, spec, 1))
+		c, err := e.start(ctx, e.new(spec, 1))
 		return c, Started, err
 	}
 	e.mu.Lock()
@@ -69,7 +69,7 @@ func (e *Engine) Attach(ctx context.Context, spec Spec) (*Call, Join, error) {
 		e.mu.Unlock()
 		return c.joined(&spec)
 	}
-	c = e.new(ctx, spec, 1)
+	c = e.new(spec, 1)
 	if spec.Idempotency == "" {
 		e.mu.Unlock()
 		c, err := e.start(ctx, c)
@@ -175,7 +175,6 @@ func (e *Engine) settle(c *Call) {
 	ended := c.ended
 	if want && ended && c.stored && c.readers == 0 {
 		c.tail, c.tailBytes = nil, 0 // read from the log, should somebody ask
-		c.rec.Arguments = nil
 	}
 	c.mu.Unlock()
 	switch {

@@ -64,6 +64,7 @@ type Engine struct {
 	stopping     bool
 	wg           sync.WaitGroup // runs and late stores
 
+	root     context.Context    // of all runs: they hold on to nothing of the request that started them
 	stop     context.CancelFunc // ends late stores
 	stopped  context.Context
 	shutdown *Cause // of calls that Stop ends
@@ -87,7 +88,8 @@ func NewEngine(log Log, runner Runner, opt Options) *Engine {
 		log: log, runner: runner, opt: opt,
 		calls: map[ID]*Call{}, late: map[ID]*Call{}, joinable: map[joinKey][]*Call{}, kept: map[ID]*Call{}, perServer: map[string]int{}, perPrincipal: map[string]int{},
 	}
-	e.stopped, e.stop = context.WithCancel(context.Background())
+	e.root = context.Background()
+	e.stopped, e.stop = context.WithCancel(e.root)
 	return e
 }
 
@@ -147,15 +149,15 @@ func (c *Call) Record() Record {
 // and outlives whoever asked for it. A call over its concurrency limits or with
 // Spec.Denied set is recorded as denied and ends at once; that is no error.
 func (e *Engine) Start(ctx context.Context, spec Spec) (*Call, error) {
-	return e.start(ctx, e.new(ctx, spec, 0))
+	return e.start(ctx, e.new(spec, 0))
 }
 
 // new makes a call that is not running yet.
-func (e *Engine) new(ctx context.Context, spec Spec, readers int) *Call {
+func (e *Engine) new(spec Spec, readers int) *Call {
 	c := &Call{e: e, rec: Record{ID: NewID(), Spec: spec, Epoch: e.opt.Epoch, Started: time.Now(), Seq: 1}, readers: readers}
 	c.tail = append(c.tail, Event{Seq: 1, Kind: KindAccepted, Time: c.rec.Started, Hole: -1})
 	c.tailBytes = eventCost
-	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	c.ctx, c.cancel = context.WithCancelCause(e.root)
 	return c
 }
 
@@ -238,6 +240,9 @@ func (e *Engine) create(ctx context.Context, c *Call) error {
 	err := e.log.Create(wait, &r, events...)
 	c.mu.Lock()
 	c.stored = err == nil
+	if err == nil {
+		c.rec.Arguments = nil // they are in the log, and may be a part of a large request
+	}
 	c.mu.Unlock()
 	if err != nil && (e.opt.Refuse || ctx.Err() != nil) {
 		return fmt.Errorf("store the call: %w", err)
@@ -279,7 +284,9 @@ func (e *Engine) run(c *Call) {
 	}
 	x := &Exec{c: c, ctx: ctx, Spec: &c.rec.Spec, ID: c.rec.ID, Limits: c.rec.Limits, Resume: c.resume}
 	if c.resume != nil {
-		x.bytes.Store(int64(c.Record().Bytes))
+		c.mu.Lock()
+		x.bytes.Store(int64(c.rec.Bytes))
+		c.mu.Unlock()
 	}
 	a := e.runner.Run(ctx, x)
 	if a.Outcome == Running && errors.Is(context.Cause(ctx), ErrLeft) {

@@ -141,7 +141,7 @@ func (e *Engine) adopt(ctx context.Context, records []*Record) (calls []*Call, e
 				mu.Lock()
 				switch {
 				case failed == nil:
-					calls = append(calls, e.adopted(ctx, r))
+					calls = append(calls, e.adopted(r))
 				case !errors.Is(failed, ErrNotRunning):
 					err = fmt.Errorf("take up call %s: %w", r.ID, failed)
 				}
@@ -153,10 +153,10 @@ func (e *Engine) adopt(ctx context.Context, records []*Record) (calls []*Call, e
 }
 
 // adopted is a call that runs on here.
-func (e *Engine) adopted(ctx context.Context, r *Record) *Call {
+func (e *Engine) adopted(r *Record) *Call {
 	c := &Call{e: e, rec: *r, stored: true, address: true, resume: &Resume{Address: r.Address, Cursor: r.Cursor, Seq: r.Seq}}
 	c.rec.Cursor = nil
-	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	c.ctx, c.cancel = context.WithCancelCause(e.root)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.calls[r.ID] = c

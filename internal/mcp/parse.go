@@ -27,20 +27,29 @@ import (
 // Errors are *ParseError.
 func Parse(raw []byte) (Message, error) {
 	var m Message
-	err := parse(raw, &m)
+	err := ParseInto(&m, raw)
+	return m, err
+}
+
+// ParseInto is Parse into a Message of the caller's, whatever was in it. A
+// Message is large: where stacks count, it should not be on them.
+func ParseInto(m *Message, raw []byte) error {
+	*m = Message{}
+	err := parse(raw, m)
 	if err == nil {
-		return m, nil
+		return nil
 	}
 	if cutEmoji(raw, err) {
-		m = Message{}
-		if err = parse(raw, &m, jsontext.AllowInvalidUTF8(true)); err == nil {
+		*m = Message{}
+		if err = parse(raw, m, jsontext.AllowInvalidUTF8(true)); err == nil {
 			err = m.checkDecisive()
 		}
 		if err == nil {
-			return m, nil
+			return nil
 		}
 	}
-	return Message{}, parseError(raw, err)
+	*m = Message{}
+	return parseError(raw, err)
 }
 
 // IsBatch says whether the first byte that is not blank is "[".

@@ -29,8 +29,9 @@ func newTransport(s Server, dial dialFunc) *http.Transport {
 		IdleConnTimeout:     2 * time.Second,
 		TLSHandshakeTimeout: s.Limits.Connect,
 		DisableCompression:  true,
-		ReadBufferSize:      2 << 10,
-		WriteBufferSize:     2 << 10,
+		// Of every parked call: what is larger goes past them.
+		ReadBufferSize:  1 << 10,
+		WriteBufferSize: 1 << 10,
 	}
 }
 

@@ -24,8 +24,10 @@ type exchange struct {
 	id   string // our request id, and the progress token
 	done chan struct{}
 
+	body   []byte        // of the request, until it is sent
 	left   bool          // the request was allowed to leave; only the call's goroutine
 	rest   io.ReadCloser // of the response, after the answer
+	ended  call.Answer   // what stream has found
 	lastID string        // of the last whole event (P3); only the call's goroutine
 	retry  time.Duration // as the server asked
 
@@ -65,16 +67,30 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 	if x.Resume != nil {
 		return c.takeUp(ctx, x)
 	}
+	e, refused := c.prepare(ctx, x)
+	if refused != nil {
+		return *refused
+	}
+	return e.carry(ctx, (*exchange).exchange)
+}
+
+// prepare gets all that a call needs before it is sent, or the answer if it
+// cannot be. It is apart from call, which is on the stack of every parked call.
+//
+//go:noinline
+func (c *httpConn) prepare(ctx context.Context, x *call.Exec) (e *exchange, refused *call.Answer) {
 	sess, err := c.provenWithin(ctx, x.Limits.Connect)
-	if err != nil {
-		switch {
-		case ctx.Err() != nil:
-			return call.Answer{}
-		case errors.Is(err, context.DeadlineExceeded):
-			a := timedOut("connect", x.Limits.Connect, fmt.Sprintf("the tool server %q could not be reached; nothing was sent, so calling again is safe", c.s.Name))
-			return a
-		}
-		return failed("Not started: the tool server %q cannot be used now: %v. Nothing was sent, so calling again is safe.", c.s.Name, rootCause(err))
+	var a call.Answer
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return nil, &a
+	case errors.Is(err, context.DeadlineExceeded):
+		a = timedOut("connect", x.Limits.Connect, fmt.Sprintf("the tool server %q could not be reached; nothing was sent, so calling again is safe", c.s.Name))
+		return nil, &a
+	default:
+		a = failed("Not started: the tool server %q cannot be used now: %v. Nothing was sent, so calling again is safe.", c.s.Name, rootCause(err))
+		return nil, &a
 	}
 	id := c.nextID()
 	support := ""
@@ -83,37 +99,51 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 	}
 	body, err := outgoingCall(x.Spec.Request, x.Spec.Tool, id, id, sess.isModern, x.Spec.Traceparent, taskTTL(support, x.Limits.Total))
 	if err != nil {
-		return failed("Not started: the call cannot be passed on: %v. Nothing was sent.", err)
+		a = failed("Not started: the call cannot be passed on: %v. Nothing was sent.", err)
+		return nil, &a
 	}
-	e := &exchange{c: c, exec: x, sess: sess, id: id, asTask: support, done: make(chan struct{})}
-	return e.carry(ctx, func() call.Answer {
-		resp, err := c.sendCall(e, body)
-		switch {
-		case err == nil:
-			if a := e.receive(ctx, resp); e.made == nil {
-				return a
-			}
-			return e.absorb(ctx, e.made)
-		case e.left:
-			return e.lost(ctx, err)
-		case ctx.Err() != nil:
-			return call.Answer{}
-		}
-		return failed("Not started: the tool server %q cannot be reached: %v. Nothing was sent, so calling again is safe.", c.s.Name, rootCause(err))
-	})
+	return &exchange{c: c, exec: x, sess: sess, id: id, asTask: support, body: body, done: make(chan struct{})}, nil
+}
+
+// exchange sends the call and takes what comes back.
+func (x *exchange) exchange(ctx context.Context) call.Answer {
+	body := x.body
+	x.body = nil
+	resp, err := x.c.sendCall(x, body)
+	if err != nil {
+		return x.unsent(ctx, err)
+	}
+	a := x.receive(ctx, resp)
+	if x.made != nil {
+		return x.absorb(ctx, x.made)
+	}
+	return a
+}
+
+// unsent is the answer for a call that was sent without a response, or not at all.
+//
+//go:noinline
+func (x *exchange) unsent(ctx context.Context, err error) call.Answer {
+	switch {
+	case x.left:
+		return x.lost(ctx, err)
+	case ctx.Err() != nil:
+		return call.Answer{}
+	}
+	return failed("Not started: the tool server %q cannot be reached: %v. Nothing was sent, so calling again is safe.", x.c.s.Name, rootCause(err))
 }
 
 // carry runs what brings the answer, between all that goes with it.
-func (x *exchange) carry(ctx context.Context, run func() call.Answer) call.Answer {
+func (x *exchange) carry(ctx context.Context, run func(*exchange, context.Context) call.Answer) call.Answer {
 	c := x.c
-	x.reading(ctx)
+	x.reading()
 	c.pending.Store(x.id, x)
 	stop := context.AfterFunc(ctx, func() {
 		if !c.spawn(func() { x.passCancel(ctx) }) {
 			x.abortNow(context.Cause(ctx))
 		}
 	})
-	a := run()
+	a := run(x, ctx)
 	if a.Body != nil {
 		x.settled(ctx)
 	}
@@ -179,8 +209,8 @@ func (c *httpConn) provenWithin(ctx context.Context, limit time.Duration) (*sess
 }
 
 // reading begins to read a response: the context of the last one may be spent.
-func (x *exchange) reading(ctx context.Context) {
-	read, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+func (x *exchange) reading() {
+	read, cancel := context.WithCancelCause(x.c.apart)
 	x.mu.Lock()
 	x.read, x.cancelRead = read, cancel
 	x.mu.Unlock()
@@ -305,7 +335,7 @@ func (x *exchange) receive(ctx context.Context, resp *http.Response) call.Answer
 	}
 	switch t := mediaType(resp); {
 	case resp.StatusCode == http.StatusOK && t == "text/event-stream":
-		return x.stream(ctx, resp)
+		return x.stream(ctx, resp.Body)
 	case resp.StatusCode == http.StatusNotFound && !x.sess.isModern && x.sess.id != "":
 		resp.Body.Close()
 		x.c.forget(x.sess)
@@ -314,6 +344,14 @@ func (x *exchange) receive(ctx context.Context, resp *http.Response) call.Answer
 		resp.Body.Close()
 		return interrupted("the tool server accepted the call (HTTP %d) but gives no answer to it.", resp.StatusCode)
 	}
+	return x.single(ctx, resp)
+}
+
+// single takes a response that is one message. It is apart from receive, which
+// is on the stack of every parked call.
+//
+//go:noinline
+func (x *exchange) single(ctx context.Context, resp *http.Response) call.Answer {
 	m, err := x.c.readAnswer(resp, x.id, x.limit())
 	resp.Body.Close()
 	var status *statusError

@@ -45,6 +45,7 @@ type httpConn struct {
 	serial atomic.Uint64
 
 	ctx    context.Context // of background work
+	apart  context.Context // of reading, which ends in its own ways
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
@@ -95,6 +96,7 @@ func newHTTP(s Server, hooks Hooks) *httpConn {
 		digest: urlDigest(s.URL), adopted: map[adoptedKey]*adopted{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.apart = context.WithoutCancel(c.ctx)
 	if u, err := url.Parse(s.URL); err == nil && u.User != nil && s.Headers.Get("Authorization") == "" {
 		req := http.Request{Header: http.Header{}}
 		pass, _ := u.User.Password()
@@ -417,7 +419,9 @@ func (c *httpConn) sendCall(x *exchange, body []byte) (*http.Response, error) {
 		return &gatedBody{Reader: bytes.NewReader(body), refused: &refused}, nil
 	}
 	req.Body, _ = req.GetBody()
-	return c.direct.RoundTrip(req)
+	resp, err := c.direct.RoundTrip(req)
+	body = nil // the transport holds on to the request as long as its answer is read
+	return resp, err
 }
 
 // gatedBody is a request body that can be held back until its first byte.
@@ -430,7 +434,16 @@ func (b *gatedBody) Read(p []byte) (int, error) {
 	if *b.refused != nil {
 		return 0, *b.refused
 	}
-	return b.Reader.Read(p)
+	n, err := b.Reader.Read(p)
+	b.letGo()
+	return n, err
+}
+
+// letGo forgets what has been read.
+func (b *gatedBody) letGo() {
+	if b.Len() == 0 {
+		b.Reset(nil)
+	}
 }
 
 // WriteTo hides bytes.Reader's, which would not ask.
@@ -438,7 +451,9 @@ func (b *gatedBody) WriteTo(w io.Writer) (int64, error) {
 	if *b.refused != nil {
 		return 0, *b.refused
 	}
-	return b.Reader.WriteTo(w)
+	n, err := b.Reader.WriteTo(w)
+	b.letGo()
+	return n, err
 }
 
 func (b *gatedBody) Close() error { return nil }

@@ -105,17 +105,18 @@ func (c *httpConn) takeUp(ctx context.Context, x *call.Exec) call.Answer {
 		got: true, broken: true, sent: time.Now(), last: time.Now(),
 	}
 	e.numbered.Store(true)
-	return e.carry(ctx, func() call.Answer {
+	return e.carry(ctx, func(e *exchange, ctx context.Context) call.Answer {
 		e.mu.Lock()
 		e.timer = time.AfterFunc(e.nextTick(e.last), func() { c.spawn(e.tick) })
 		e.mu.Unlock()
 		pause := resumeFirst
-		resp, a := e.resume(ctx, errRestart, &pause)
+		resp := e.resume(ctx, errRestart, &pause)
 		if resp == nil {
-			return a
+			return e.ended
 		}
 		e.firstByte()
-		if a = e.stream(ctx, resp); e.made != nil {
+		a := e.stream(ctx, resp.Body)
+		if e.made != nil {
 			return e.absorb(ctx, e.made)
 		}
 		return a

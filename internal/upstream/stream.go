@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -25,17 +26,17 @@ const (
 
 // stream reads the call's event stream to its answer, and resumes it where it
 // breaks and the server numbered its events.
-func (x *exchange) stream(ctx context.Context, resp *http.Response) call.Answer {
+func (x *exchange) stream(ctx context.Context, body io.ReadCloser) call.Answer {
 	pause := resumeFirst
 	for {
-		a, done, news, err := x.events(resp.Body)
+		done, news, err := x.events(body)
 		if done {
-			x.rest = resp.Body
-			return a
+			x.rest = body
+			return x.ended
 		}
-		resp.Body.Close()
-		if a, ok := x.stopped(ctx); ok {
-			return a
+		body.Close()
+		if x.stops(ctx) {
+			return x.ended
 		}
 		if x.sess.isModern || x.lastID == "" {
 			return x.lost(ctx, err)
@@ -43,15 +44,25 @@ func (x *exchange) stream(ctx context.Context, resp *http.Response) call.Answer 
 		if news {
 			pause = resumeFirst
 		}
-		if resp, a = x.resume(ctx, err, &pause); resp == nil {
-			return a
+		resp := x.resume(ctx, err, &pause)
+		if resp == nil {
+			return x.ended
 		}
+		body = resp.Body
 	}
 }
 
-// events reads one response until the answer or until it breaks. news says
-// whether anything came.
-func (x *exchange) events(body io.Reader) (a call.Answer, done, news bool, err error) {
+// stops says whether reading is to end, with the answer in x.ended.
+//
+//go:noinline
+func (x *exchange) stops(ctx context.Context) (ok bool) {
+	x.ended, ok = x.stopped(ctx)
+	return ok
+}
+
+// events reads one response until the answer, which it leaves in x.ended, or
+// until it breaks. news says whether anything came.
+func (x *exchange) events(body io.Reader) (done, news bool, err error) {
 	r := mcp.NewSSEReader(body, int(x.limit()))
 	for {
 		ev, err := r.Next()
@@ -60,19 +71,15 @@ func (x *exchange) events(body io.Reader) (a call.Answer, done, news bool, err e
 			x.lastID, cursor = id, []byte(id)
 			x.numbered.Store(true)
 		}
-		var long *mcp.LongEvent
-		switch {
-		case errors.As(err, &long):
-			if x.isAnswer(long.Head) {
-				return tooLarge(x.limit()), true, true, nil
+		if err != nil {
+			long, answer := x.long(err, cursor)
+			switch {
+			case answer:
+				return true, true, nil
+			case !long:
+				return false, news, err
 			}
 			ev = mcp.SSEvent{} // its id and its retry count all the same
-			x.mu.Lock()
-			x.touch()
-			x.mu.Unlock()
-			x.remark(cursor, "%s", skipped(x.limit()))
-		case err != nil:
-			return a, false, news, err
 		}
 		x.sess.alive()
 		if ev.Comment {
@@ -84,23 +91,55 @@ func (x *exchange) events(body io.Reader) (a call.Answer, done, news bool, err e
 		// Also a priming event: a server that closes on purpose after it is not
 		// failing, and says itself when to come back (O14).
 		news = true
-		if len(ev.Data) > 0 {
-			if a, done = x.data(ev.Data, cursor); done {
-				return a, true, true, nil
-			}
+		if len(ev.Data) > 0 && x.data(ev.Data, cursor) {
+			return true, true, nil
 		}
 		x.address(cursor)
 	}
 }
 
-// data takes the data of one event.
-func (x *exchange) data(b, cursor []byte) (a call.Answer, done bool) {
-	m, err := mcp.Parse(b)
-	if err != nil {
-		x.remark(cursor, "The tool server sent an event that is no JSON-RPC message; it was skipped: %v", err)
-		return a, false
+// long takes an event that was too large to read; it says whether err was that,
+// and whether the event was the answer.
+//
+//go:noinline
+func (x *exchange) long(err error, cursor []byte) (long, answer bool) {
+	var ev *mcp.LongEvent
+	if !errors.As(err, &ev) {
+		return false, false
 	}
-	return x.take(&m, cursor)
+	if x.isAnswer(ev.Head) {
+		x.ended = tooLarge(x.limit())
+		return true, true
+	}
+	x.mu.Lock()
+	x.touch()
+	x.mu.Unlock()
+	x.remark(cursor, "%s", skipped(x.limit()))
+	return true, false
+}
+
+// messages are lent to who reads one: a Message is too large for the stacks of
+// thousands of parked calls.
+var messages = sync.Pool{New: func() any { return new(mcp.Message) }}
+
+func giveMessage(m *mcp.Message) {
+	*m = mcp.Message{}
+	messages.Put(m)
+}
+
+// data takes the data of one event. It is apart from events, which is on the
+// stack of every parked call.
+//
+//go:noinline
+func (x *exchange) data(b, cursor []byte) (done bool) {
+	m := messages.Get().(*mcp.Message)
+	defer giveMessage(m)
+	if err := mcp.ParseInto(m, b); err != nil {
+		x.remark(cursor, "The tool server sent an event that is no JSON-RPC message; it was skipped: %v", err)
+		return false
+	}
+	x.ended, done = x.take(m, cursor)
+	return done
 }
 
 // isAnswer says whether a message that begins like this is the call's answer.
@@ -176,8 +215,9 @@ func (x *exchange) take(m *mcp.Message, cursor []byte) (a call.Answer, done bool
 }
 
 // resume opens the stream again after the last whole event, with back-off
-// inside the call's limits (P2, P4, O14). A nil response comes with the answer.
-func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) (*http.Response, call.Answer) {
+// inside the call's limits (P2, P4, O14). Without a response, x.ended has the
+// answer.
+func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) *http.Response {
 	if cause := context.Cause(x.read); cause != nil {
 		why = cause
 	}
@@ -190,7 +230,7 @@ func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) 
 			wait = min(x.retry, time.Minute)
 		}
 		*pause = min(2**pause, resumeMax)
-		x.reading(ctx)
+		x.reading()
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
@@ -198,12 +238,13 @@ func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) 
 		case <-ctx.Done():
 		}
 		timer.Stop()
-		if a, ok := x.stopped(ctx); ok {
-			return nil, a
+		if x.stops(ctx) {
+			return nil
 		}
 		req, err := http.NewRequestWithContext(x.read, http.MethodGet, x.c.s.URL, http.NoBody)
 		if err != nil {
-			return nil, x.lost(ctx, err)
+			x.ended = x.lost(ctx, err)
+			return nil
 		}
 		x.c.header(req, x.sess)
 		req.Header["Accept"] = []string{"text/event-stream"}
@@ -214,8 +255,8 @@ func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) 
 		late.Stop()
 		switch {
 		case err != nil:
-			if a, ok := x.stopped(ctx); ok {
-				return nil, a
+			if x.stops(ctx) {
+				return nil
 			}
 			continue
 		case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
@@ -227,7 +268,7 @@ func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) 
 				x.note("%s", resumedNote(why))
 			}
 			x.c.hooks.Reconnected("resumed")
-			return resp, call.Answer{}
+			return resp
 		case resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusRequestTimeout,
 			resp.StatusCode == http.StatusConflict: // it has not noticed that the last stream broke
 			resp.Body.Close()
@@ -238,6 +279,7 @@ func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) 
 			x.sess.suspect.Store(true) // it may not know the session: the next call asks first
 		}
 		x.c.hooks.Reconnected("lost")
-		return nil, interrupted("the tool server's stream broke (%v) and it refused to resume it (HTTP %d).", rootCause(why), resp.StatusCode)
+		x.ended = interrupted("the tool server's stream broke (%v) and it refused to resume it (HTTP %d).", rootCause(why), resp.StatusCode)
+		return nil
 	}
 }

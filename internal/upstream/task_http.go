@@ -49,7 +49,7 @@ func (x *exchange) enterTask(ctx context.Context) {
 	}
 	rest, cancel := x.rest, x.cancelRead
 	x.rest = nil
-	x.read, x.cancelRead = context.WithCancelCause(context.WithoutCancel(ctx))
+	x.read, x.cancelRead = context.WithCancelCause(x.c.apart)
 	x.mu.Unlock()
 	switch {
 	case rest == nil:
@@ -94,7 +94,7 @@ func (c *httpConn) resumeTask(ctx context.Context, x *call.Exec) call.Answer {
 		c: c, exec: x, sess: sess, id: a.Request, asTask: a.AsTask, done: make(chan struct{}),
 		left: true, got: true, tasked: true, sent: time.Now(), last: time.Now(),
 	}
-	return e.carry(ctx, func() call.Answer { return e.followTask(ctx, sess, taskState{id: a.Task}) })
+	return e.carry(ctx, func(e *exchange, ctx context.Context) call.Answer { return e.followTask(ctx, sess, taskState{id: a.Task}) })
 }
 
 // httpTask is a task at a server that is reached over HTTP.
