@@ -161,3 +161,37 @@ func TestOwnToolsElsewhere(t *testing.T) {
 		}
 	})
 }
+
+// A call that could still be a plain answer is never handed off: one that ends
+// just before its budget, 100 times of 100, and in the moment of it whatever
+// timer is first.
+func TestNoHandOffOfAPlainAnswer(t *testing.T) {
+	const budget = 25 * time.Second
+	for _, early := range []time.Duration{time.Microsecond, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			defer r.stop()
+			r.log.delivered = make(chan struct{}, 1000)
+			r.decide = func(string, string, string, bool) Decision { return Decision{HandOff: true} }
+			r.h.opt.Profile = func(string, string, string) Profile { return Profile{Budget: budget} }
+			plain := 0
+			for i := range 100 {
+				start := time.Now()
+				r.tools["work"] = func(_ context.Context, x *call.Exec) call.Answer {
+					_ = x.Dispatched()
+					time.Sleep(time.Until(start.Add(budget - early)))
+					return reply(x, okResult)
+				}
+				r.settings.Digest = func([]byte) string { return fmt.Sprint(i) }
+				w := asker{t: t, r: r}.request(context.Background(), "1", "up__work", "{}")
+				if strings.Contains(w.text(), `"text":"done"`) {
+					plain++
+				}
+			}
+			if early > 0 && plain != 100 {
+				t.Errorf("%d of 100 that end %v before the budget are plain answers", plain, early)
+			}
+			t.Logf("%v before the budget: %d plain", early, plain)
+		})
+	}
+}

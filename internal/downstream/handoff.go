@@ -3,6 +3,7 @@ package downstream
 import (
 	"bytes"
 	"context"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -23,9 +24,10 @@ const metaKeyReplayed = "dev.longcall/replayed"
 // handOff answers the request before the client's patience ends, while the call
 // goes on: with a task where this request declared them, else with a result that
 // says what to call (DESIGN §3, SPEC §3.6). It returns false, and does nothing,
-// for a call that could not be found again (I4), or if policy has it off.
+// for a call that could not be found again (I4), one whose end is there to be
+// shown, or if policy has it off.
 func (a *attachment) handOff() bool {
-	if !a.policy.HandOff || !a.call.Stored() || a.quiet {
+	if !a.policy.HandOff || !a.call.Stored() || a.quiet || a.hasEnded() {
 		return false
 	}
 	if a.ctx.Err() != nil {
@@ -46,6 +48,12 @@ func (a *attachment) handOff() bool {
 	a.d.How = call.HandedOff
 	a.d.Events++
 	return true
+}
+
+// hasEnded says whether the call's end can be shown.
+func (a *attachment) hasEnded() bool {
+	state, err := a.call.Look(a.ctx, math.MaxUint64)
+	return err == nil && state.Outcome != call.Running
 }
 
 // handle is the result that leads a model back to its call. It is no success and
