@@ -112,6 +112,14 @@ func TestChaos(t *testing.T) {
 	}
 	close(seeds)
 	wg.Wait()
+	for what, n := range map[string]int{
+		"results": sum.results, "cancels": sum.cancelled, "kills": sum.kills, "broken connections": sum.cuts, "resumes": sum.resumed, "re-issues": sum.reissued,
+		"replays": sum.replayed, "adopted calls": sum.adopted, "interrupted calls": sum.interrupted, "tasks": sum.tasks, "handles": sum.handles,
+	} {
+		if rounds >= 50 && failed == 0 && n < int(rounds)/10 {
+			t.Errorf("only %d %s in %d rounds: that proves little", n, what, rounds)
+		}
+	}
 	took := time.Since(begun)
 	t.Logf("%d rounds in %v (%.1f/s): %v", rounds, took.Round(time.Millisecond), float64(rounds)/took.Seconds(), sum)
 }
