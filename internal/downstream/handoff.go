@@ -40,8 +40,14 @@ func (a *attachment) handOff() bool {
 	} else {
 		body = a.handle()
 	}
+	if a.entry != nil {
+		a.session.answered(a.entry, true) // before the agent can know it
+	}
 	a.answer(body, nil, handedOff)
 	if !a.x.out.flush() {
+		if a.entry != nil {
+			a.session.answered(a.entry, false)
+		}
 		a.gone()
 		return true
 	}

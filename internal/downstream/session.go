@@ -46,6 +46,7 @@ type session struct {
 type inCall struct {
 	id     call.ID   // empty while it is being started
 	cancel *call.End // asked for while it was being started
+	over   bool      // the request has had its answer, while its call goes on
 	stop   func()    // of a request that only waits for calls: ends its wait, and does not block
 }
 
@@ -326,8 +327,18 @@ func (s *session) detach(key string, c *inCall, running bool) {
 	}
 }
 
+// answered says whether the request has had its answer, though its call goes on:
+// a cancel that comes later is not one of the call. opencode sends one after each
+// result, also after a hand-off (A1, A9).
+func (s *session) answered(c *inCall, over bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.over = over
+}
+
 // cancel finds the call to cancel. ok is false if it is still being started,
-// and then cancelled by who starts it; found is false if the id is unknown.
+// and then cancelled by who starts it, or if the request was answered; found is
+// false if the id is unknown.
 func (s *session) cancel(key string, end call.End) (id call.ID, found, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -335,6 +346,8 @@ func (s *session) cancel(key string, end call.End) (id call.ID, found, ok bool) 
 	switch {
 	case c == nil:
 		return "", false, false
+	case c.over:
+		return "", true, false
 	case c.id == "":
 		if c.cancel = &end; c.stop != nil {
 			c.stop()
