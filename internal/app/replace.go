@@ -3,10 +3,13 @@ package app
 import (
 	"context"
 	"errors"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,6 +85,16 @@ func (f *front) settled() bool {
 
 // pass has the successor answer, and the connection end with that.
 func (f *front) pass(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
+		// A stream that waits, or goes on where another one has ended: through us
+		// it would hold us. One that ends at once is opened again, on a new connection.
+		h := w.Header()
+		h.Set("Content-Type", "text/event-stream")
+		h.Set("Cache-Control", "no-cache, no-transform")
+		h.Set("Connection", "close")
+		_, _ = io.WriteString(w, "retry: 100\n\n") // whoever is gone needs no answer
+		return
+	}
 	f.passed.Add(1)
 	defer f.passed.Add(-1)
 	f.successor.Load().ServeHTTP(w, r)
@@ -116,6 +129,7 @@ func passing(elsewhere string) *httputil.ReverseProxy {
 	}
 	return &httputil.ReverseProxy{
 		FlushInterval: -1,
+		ErrorLog:      log.New(io.Discard, "", 0), // its lines may quote what clients sent
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", p.In.Host // the dialer knows better
 			p.Out.Host = p.In.Host

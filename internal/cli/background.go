@@ -24,7 +24,7 @@ const (
 	startPoll  = 20 * time.Millisecond
 	// winnerTime is how long whoever started a serve that did not come up looks
 	// for another one that did.
-	winnerTime  = 2 * time.Second
+	winnerTime  = time.Second
 	startTries  = 20 // serves that found the state folder taken
 	maxServeLog = 4 << 20
 	idleExit    = 10 * time.Minute
@@ -34,20 +34,19 @@ const (
 // this process has ended if there is none.
 type background struct {
 	state  string
-	config string // absolute path; empty if there is none
+	config string        // absolute path; empty if there is none
+	listen string        // 127.0.0.1:0 if empty
+	idle   time.Duration // idleExit if 0
 }
 
 // logPath is where a background serve writes its log.
 func logPath(state string) string { return filepath.Join(state, "serve.log") }
 
 // find returns a serve that takes calls. Several may look at once, in several
-// processes: the journal's lock decides which serve stays.
+// processes: the journal's lock decides which serve stays, and the others use it.
 func (b *background) find(ctx context.Context) (app.Serving, error) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	tick := time.NewTicker(startPoll)
-	defer tick.Stop()
-	var why error
 	for range startTries {
 		if s, there := ready(ctx, b.state); there {
 			return s, nil
@@ -56,39 +55,42 @@ func (b *background) find(ctx context.Context) (app.Serving, error) {
 		if err != nil {
 			return app.Serving{}, err
 		}
-		var late <-chan time.Time // our serve has ended; somebody else's may be there
-		for late != nil || why == nil {
-			if s, there := ready(ctx, b.state); there {
-				return s, nil
-			}
-			select {
-			case err := <-ended:
-				t := time.NewTimer(winnerTime)
-				defer t.Stop()
-				late, why = t.C, err
-				if why == nil {
-					why = errors.New("it ended")
-				}
-				if !b.lostRace(from) {
-					t.Reset(startPoll)
-				}
-			case <-tick.C:
-			case <-late:
-				late = nil
-			case <-ctx.Done():
-				return app.Serving{}, exit(exitUnreachable, "longcall serve was started in the background, but is not ready after %s. Its log is %s", startLimit, logPath(b.state))
-			}
+		s, there := b.await(ctx, ended)
+		switch {
+		case there:
+			return s, nil
+		case ctx.Err() != nil:
+			return s, exit(exitUnreachable, "longcall serve was started in the background, but is not ready after %s. Its log is %s", startLimit, logPath(b.state))
+		case !b.lostRace(from):
+			return s, exit(exitUnreachable, "longcall serve cannot be started in the background: %s. Its log is %s", lastLine(logPath(b.state)), logPath(b.state))
 		}
-		if !b.lostRace(from) {
-			break
+		// Whoever holds the folder starts, or stops: the next look tells.
+	}
+	return app.Serving{}, exit(exitUnreachable, "the state folder %s is held by a longcall that takes no calls. Its log may be %s", b.state, logPath(b.state))
+}
+
+// await waits until there is a serve, ours or another one, or until ours has
+// ended and another one has had its time.
+func (b *background) await(ctx context.Context, ended <-chan error) (s app.Serving, there bool) {
+	tick := time.NewTicker(startPoll)
+	defer tick.Stop()
+	var over <-chan time.Time
+	for {
+		select {
+		case <-tick.C:
+		case <-ended: // its log says why
+			t := time.NewTimer(winnerTime)
+			defer t.Stop()
+			ended, over = nil, t.C
+		case <-over:
+			return s, false
+		case <-ctx.Done():
+			return s, false
 		}
-		why = errors.New("the state folder is held by a longcall that does not answer")
-		from = 0
+		if s, there := ready(ctx, b.state); there {
+			return s, true
+		}
 	}
-	if line := lastLine(logPath(b.state)); line != "" {
-		why = errors.New(line)
-	}
-	return app.Serving{}, exit(exitUnreachable, "longcall serve cannot be started in the background: %v. Its log is %s", why, logPath(b.state))
 }
 
 // lostRace says whether the log, from that size on, tells that another serve has
@@ -118,7 +120,14 @@ func (b *background) start(ctx context.Context) (ended <-chan error, from int64,
 	if info, err := log.Stat(); err == nil {
 		from = info.Size()
 	}
-	args := []string{"serve", "--detached", "--state", b.state, "--listen", "127.0.0.1:0", "--idle-exit", idleExit.String()}
+	listen, idle := "127.0.0.1:0", idleExit
+	if b.listen != "" {
+		listen = b.listen
+	}
+	if b.idle > 0 {
+		idle = b.idle
+	}
+	args := []string{"serve", "--detached", "--state", b.state, "--listen", listen, "--idle-exit", idle.String()}
 	if b.config != "" {
 		args = append(args, "--config", b.config)
 	}

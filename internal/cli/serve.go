@@ -20,13 +20,14 @@ import (
 
 type serveCmd struct {
 	stateFlags
-	Listen    string        `short:"l" placeholder:"ADDR" help:"Address to listen on, host:port. Default: 127.0.0.1:8722."`
-	NoAuth    bool          `help:"Ask agents for no token. Only on a loopback address: then every program of this machine may call."`
-	LogFormat string        `enum:",text,json" default:"" placeholder:"FORMAT" help:"How log lines are written to stderr: text or json."`
-	Replace   bool          `help:"Take over from the longcall that runs on the state folder, without losing an answer; not on Windows."`
-	IdleExit  time.Duration `placeholder:"TIME" help:"End when nobody has needed longcall for that long. Default: never; 10m in the background."`
-	Detached  bool          `hidden:"" help:"This is the process that --background or a relay has started."`
-	LogLevel  string        `enum:",debug,info,warn,error" default:"" placeholder:"LEVEL" help:"From which level on: debug, info, warn or error."`
+	Listen     string        `short:"l" placeholder:"ADDR" help:"Address to listen on, host:port. Default: 127.0.0.1:8722."`
+	NoAuth     bool          `help:"Ask agents for no token. Only on a loopback address: then every program of this machine may call."`
+	LogFormat  string        `enum:",text,json" default:"" placeholder:"FORMAT" help:"How log lines are written to stderr: text or json."`
+	Replace    bool          `help:"Take over from the longcall that runs on the state folder, without losing an answer; not on Windows."`
+	IdleExit   time.Duration `placeholder:"TIME" help:"End when nobody has needed longcall for that long. Default: never; 10m in the background."`
+	Background bool          `help:"Start it detached from the terminal, with its log in serve.log of the state folder, and return when it serves."`
+	Detached   bool          `hidden:"" help:"This is the process that --background or a relay has started."`
+	LogLevel   string        `enum:",debug,info,warn,error" default:"" placeholder:"LEVEL" help:"From which level on: debug, info, warn or error."`
 }
 
 // Help has the details and examples.
@@ -40,6 +41,7 @@ Examples:
   longcall serve -c longcall.yaml --listen 127.0.0.1:9000
   longcall serve --no-auth --log-format json
   longcall serve --replace                       take over from the one that runs
+  longcall serve --background                    until nobody has needed it for 10 minutes
 
 Signals:
   HUP         read the config again; running calls go on
@@ -68,6 +70,9 @@ func (c *serveCmd) Run(r *runner) error {
 	}
 	if c.NoAuth && !loopback(cfg.Listen) {
 		return usage("--no-auth on %s would let everybody who can reach this machine call your tools. Leave it out, or listen on 127.0.0.1", cfg.Listen)
+	}
+	if c.Background {
+		return c.background(r, cfg)
 	}
 	log, level, sink, closeLog := openLog(sys, cfg.Log)
 	defer closeLog()
@@ -105,6 +110,24 @@ func (c *serveCmd) Run(r *runner) error {
 	return supervise(r.ctx, sys, a, func() {
 		say("stopping; running calls have %s to end. Once more to stop at once", cfg.Shutdown.Drain)
 	})
+}
+
+// background starts a serve that stays when this command has ended.
+func (c *serveCmd) background(r *runner, cfg *config.Config) error {
+	path, _, err := c.configPath(r.sys)
+	if err != nil {
+		return err
+	}
+	if s, there := ready(r.ctx, cfg.State); there {
+		return exit(exitToolError, "the state folder %s is used by another longcall already (process %d, %s)", cfg.State, s.PID, s.URL)
+	}
+	b := &background{state: cfg.State, config: path, listen: c.Listen, idle: c.IdleExit}
+	s, err := b.find(r.ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(r.sys.Err, "longcall: process %d serves at %s/mcp; its log is %s\n", s.PID, s.URL, clean(logPath(cfg.State)))
+	return nil
 }
 
 // predecessor is the serve to take over from, ready to hand over; nil if none

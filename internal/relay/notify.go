@@ -114,7 +114,9 @@ func (r *relay) cancel(m *mcp.Message) {
 	if q == nil || q.opens != nil { // initialize cannot be cancelled
 		return
 	}
-	q.cancelled.Store(true)
+	if q.cancelled.Swap(true) {
+		return // once is enough
+	}
 	reason, _ := mcp.String(m.Reason.Of(m.Raw))
 	line := bytes.Clone(m.Raw)
 	r.spawn(func() { r.stopCall(q, line, reason) })
@@ -124,7 +126,9 @@ func (r *relay) cancel(m *mcp.Message) {
 // by itself: a stream that we close looks like a host that was lost.
 func (r *relay) stopCall(q *request, line []byte, reason string) {
 	defer q.stop()
-	if !r.tellCancel(q, line, reason) {
+	told := r.tellCancel(q, line, reason)
+	close(q.told)
+	if !told {
 		return
 	}
 	t := time.NewTimer(cancelTime)

@@ -160,11 +160,16 @@ func (r *relay) linger() {
 	defer t.Stop()
 	for {
 		r.mu.Lock()
-		var one *request
+		var one <-chan struct{}
 		for _, q := range r.requests {
-			if !q.cancelled.Load() {
-				one = q
-				break
+			until := q.done
+			if q.cancelled.Load() {
+				until = q.told // nobody waits for its end
+			}
+			select {
+			case <-until:
+			default:
+				one = until
 			}
 		}
 		r.mu.Unlock()
@@ -172,7 +177,7 @@ func (r *relay) linger() {
 			return
 		}
 		select {
-		case <-one.done:
+		case <-one:
 		case <-t.C:
 			return
 		case <-r.ctx.Done():
@@ -269,7 +274,7 @@ func (r *relay) message(line []byte) {
 // start carries a request in a goroutine of its own.
 func (r *relay) start(q *request) {
 	q.ctx, q.stop = context.WithCancel(r.ctx)
-	q.done, q.heard = make(chan struct{}), make(chan struct{})
+	q.done, q.heard, q.told = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	q.key = idKey(q.id)
 	r.mu.Lock()
 	full := len(r.requests) >= maxRequests

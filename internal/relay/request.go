@@ -36,6 +36,7 @@ type request struct {
 
 	once  sync.Once
 	heard chan struct{} // closed when the serve has the request; see cancel
+	told  chan struct{} // closed when the serve was told of its cancel, or cannot be
 
 	mu   sync.Mutex
 	call string // id of the call that answers it, once known
