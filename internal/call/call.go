@@ -157,7 +157,8 @@ type Spec struct {
 	Idempotency string
 
 	// Request is the agent's message, raw. It lives in memory until dispatch
-	// and is never stored; Arguments is what policy keeps of it.
+	// and is never stored; Arguments is what policy keeps of it, and lives in
+	// the log only.
 	Request   []byte
 	Arguments []byte
 	Digest    string // of the canonical arguments, hex

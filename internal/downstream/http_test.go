@@ -364,7 +364,9 @@ func TestSpec(t *testing.T) {
 	r := newRig(t)
 	specs := make(chan call.Spec, 2)
 	r.tools["work"] = func(_ context.Context, x *call.Exec) call.Answer {
-		specs <- *x.Spec
+		s := *x.Spec
+		s.Arguments = r.log.record(t, s.PublicTool).Arguments // kept there only
+		specs <- s
 		return reply(x, okResult)
 	}
 	c := r.serve()

@@ -94,7 +94,9 @@ func (c *httpConn) resumeTask(ctx context.Context, x *call.Exec) call.Answer {
 		c: c, exec: x, sess: sess, id: a.Request, asTask: a.AsTask, done: make(chan struct{}),
 		left: true, got: true, tasked: true, sent: time.Now(), last: time.Now(),
 	}
-	return e.carry(ctx, func(e *exchange, ctx context.Context) call.Answer { return e.followTask(ctx, sess, taskState{id: a.Task}) })
+	return e.carry(ctx, func(e *exchange, ctx context.Context) call.Answer {
+		return e.followTask(ctx, sess, taskState{id: a.Task})
+	})
 }
 
 // httpTask is a task at a server that is reached over HTTP.
