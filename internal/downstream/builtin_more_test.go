@@ -387,6 +387,17 @@ func TestAwaitCancelled(t *testing.T) {
 	})
 }
 
+// stuckLater is a tape whose reader takes nothing from some time on.
+type stuckLater struct {
+	*tape
+	from time.Time
+}
+
+func (w *stuckLater) FlushError() error {
+	w.stuck = time.Now().After(w.from)
+	return w.tape.FlushError()
+}
+
 // A result is delivered when it was written; one that was not can still be read.
 func TestAwaitDeliveryTruth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -402,11 +413,7 @@ func TestAwaitDeliveryTruth(t *testing.T) {
 		for i := 0; i < len(h); i += 2 {
 			req.Header.Set(h[i], h[i+1])
 		}
-		w := newTape()
-		w.after = make(chan struct{})
-		time.AfterFunc(100*time.Millisecond, func() { close(w.after) })
-		time.AfterFunc(500*time.Millisecond, func() { w.stuck = true })
-		r.h.ServeHTTP(w, req)
+		r.h.ServeHTTP(&stuckLater{newTape(), time.Now().Add(500 * time.Millisecond)}, req)
 		if got := r.log.hows(); !slices.Equal(got, []call.How{call.HandedOff, call.Slow}) {
 			t.Fatalf("deliveries %v", got)
 		}
