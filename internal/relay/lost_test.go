@@ -104,8 +104,8 @@ func TestSecondServe(t *testing.T) {
 		h.send(callLine(fmt.Sprint(i+1), `"progressToken":7`))
 		h.next(`"progress":1`)
 	}
+	first.Listener.Close() // before the streams break, or they are taken up there
 	first.CloseClientConnections()
-	first.Listener.Close()
 	lines := ""
 	for range calls + 1 {
 		lines += h.next()

@@ -371,6 +371,9 @@ func (e *findError) Unwrap() error { return e.err }
 
 // lost says that a serve does not answer any more.
 func (r *relay) lost(t *served) {
+	if r.ctx.Err() != nil {
+		return // it was we who ended the request
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.current == t {
