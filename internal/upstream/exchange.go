@@ -138,6 +138,9 @@ func (x *exchange) carry(ctx context.Context, run func(*exchange, context.Contex
 	c := x.c
 	x.reading()
 	c.pending.Store(x.id, x)
+	if x.exec.Resume != nil {
+		c.listenTo(x.sess)
+	}
 	stop := context.AfterFunc(ctx, func() {
 		if !c.spawn(func() { x.passCancel(ctx) }) {
 			x.abortNow(context.Cause(ctx))
@@ -147,12 +150,17 @@ func (x *exchange) carry(ctx context.Context, run func(*exchange, context.Contex
 	if a.Body != nil {
 		x.settled(ctx)
 	}
-	stop()
+	if stop() && ctx.Err() != nil && a.Outcome == call.Running {
+		// What brings the answer saw the cancel before the context came to tell
+		// it, and now never will.
+		c.spawn(func() { x.passCancel(ctx) })
+	}
 	c.pending.Delete(x.id)
-	if a.Outcome == call.Running && isLeft(ctx) {
+	left := a.Outcome == call.Running && isLeft(ctx)
+	if left {
 		x.sess.left.Store(true)
 	}
-	x.end()
+	x.end(left)
 	switch {
 	case x.rest != nil && a.Body != nil:
 		rest, cancel := x.rest, x.cancelRead
@@ -231,12 +239,15 @@ func (x *exchange) dispatched() error {
 }
 
 // end stops everything that belongs to the exchange. From here on exec is not
-// used any more.
-func (x *exchange) end() {
+// used any more. If the call was taken up and is left again, what readers have
+// seen of it may not have come again yet, so that no note may go before it.
+func (x *exchange) end(left bool) {
 	x.mu.Lock()
 	x.over = true
 	for _, text := range x.later {
-		x.exec.Note("%s", text)
+		if !left || x.exec.Resume == nil {
+			x.exec.Note("%s", text)
+		}
 	}
 	if x.timer != nil {
 		x.timer.Stop()

@@ -126,7 +126,8 @@ func (c *httpConn) takeUp(ctx context.Context, x *call.Exec) call.Answer {
 // adopted is a session that an earlier process opened.
 type adopted struct {
 	*session
-	calls int // of that process that still run
+	calls  int  // of that process that still run
+	opened bool // the standalone stream runs, or ran
 }
 
 type adoptedKey struct{ id, version string }
@@ -145,7 +146,6 @@ func (c *httpConn) adopt(id, version string, tasks int) *session {
 		c.adopted[k] = a
 		if id != "" && !c.closed {
 			a.stream = newStandalone(c, a.session)
-			c.wg.Go(a.stream.run)
 			if c.sess == nil && c.dialing == nil && c.s.Era != "modern" {
 				c.sess = a.session
 				c.verdict, c.verdictT = "legacy", time.Now()
@@ -154,6 +154,19 @@ func (c *httpConn) adopt(id, version string, tasks int) *session {
 	}
 	a.calls++
 	return a.session
+}
+
+// listenTo opens the standalone stream of an adopted session, once a call is
+// there that its messages are for.
+func (c *httpConn) listenTo(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := c.adopted[adoptedKey{s.id, s.version}]
+	if a == nil || a.session != s || a.opened || s.stream == nil || c.closed {
+		return
+	}
+	a.opened = true
+	c.wg.Go(s.stream.run)
 }
 
 // release gives back what adopt gave. A session that no call needs any more and

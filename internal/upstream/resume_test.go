@@ -505,6 +505,77 @@ func TestSessionIsGoneAtResume(t *testing.T) {
 	}
 }
 
+// A cancel reaches the server also while it does not let us resume.
+func TestCancelWhileResuming(t *testing.T) {
+	const calls = 20
+	w := newWorld(t, wire.Options{})
+	l := w.begin()
+	var ids []call.ID
+	for i := range calls {
+		tag := fmt.Sprint("c", i)
+		c := l.start(tag, call.Limits{})
+		w.told(tag).step(1)
+		l.addressed(c)
+		ids = append(ids, c.ID())
+	}
+	w.log.Sync()
+	l.kill()
+	w.onGet(func(c *wire.Conn, r *wire.Request) bool {
+		if r.Header.Get("Last-Event-ID") != "" {
+			c.Status(503)
+			return true
+		}
+		return false
+	})
+	l = w.next(calls, 0)
+	for _, id := range ids {
+		if err := l.get(id).Cancel(call.End{By: "agent"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range ids {
+		if e := (&follower{t: t, id: id}).readEnd(l); e.Outcome != call.Cancelled {
+			t.Errorf("%+v", e)
+		}
+	}
+	w.up.WaitRequest("notifications/cancelled", calls, 10*time.Second)
+}
+
+// A process that is stopped before the server has said again what readers had
+// seen leaves their seqs alone.
+func TestStoppedBeforeItComesAgain(t *testing.T) {
+	w := newWorld(t, wire.Options{})
+	l := w.begin()
+	c := l.start("a", call.Limits{})
+	f := &follower{t: t, id: c.ID(), epoch: 1}
+	s := w.told("a")
+	s.step(1)
+	f.readStep(l, 1)
+	l.addressed(c)
+	w.log.Sync()
+	s.step(2)
+	f.readStep(l, 2)
+	l.kill()
+	w.onGet(func(c *wire.Conn, r *wire.Request) bool {
+		if r.Header.Get("Last-Event-ID") == "" || r.Header.Get("X-Life") != "2" {
+			return false
+		}
+		c.SSE()
+		c.Hold()
+		return true
+	})
+	l = w.next(1, 0)
+	w.until("the stream is resumed", func() bool { return !l.get(f.id).Record().FirstByte.IsZero() })
+	l.end()
+	w.log.Sync()
+	l = w.next(1, 0)
+	s.step(3)
+	s.end()
+	f.readEnd(l)
+	f.whole(w, 3)
+	w.undisturbed(1)
+}
+
 // Many calls at once find a session that may be gone: all wait for the one
 // question, and none is sent into it.
 func TestManyCallsNeedAProof(t *testing.T) {
