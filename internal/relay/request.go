@@ -211,7 +211,10 @@ func (r *relay) answer(q *request, t *served, resp *http.Response) (heard bool, 
 		// What is left of the stream cannot be had there: ask again.
 		q.resume = false
 		return false, firstPause
-	case code == http.StatusServiceUnavailable, code == http.StatusTooManyRequests, code == http.StatusBadGateway:
+	case code == http.StatusServiceUnavailable:
+		r.lost(t) // it is being replaced, perhaps by one at another address
+		return false, retryAfter(resp.Header)
+	case code == http.StatusTooManyRequests, code == http.StatusBadGateway:
 		return false, retryAfter(resp.Header)
 	case code == http.StatusUnauthorized && !q.again:
 		r.lost(t) // the token may be a new one

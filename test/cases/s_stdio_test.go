@@ -292,3 +292,36 @@ func TestStdioCannotStart(t *testing.T) {
 		}
 	}
 }
+
+// A background serve ends when nobody needs it, and not while a host is there or
+// a call runs.
+func TestBackgroundEndsWhenIdle(t *testing.T) {
+	t.Parallel()
+	up, release := held(t)
+	h := newHome(t, upServer(up))
+	out, err := h.command(nil, "serve", "--config", h.config, "--background", "--idle-exit", "700ms").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "serve.log") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	pid := h.pid()
+	lives := func() bool { return syscall.Kill(pid, 0) == nil && !zombie(pid) }
+	p := h.host(nil, "stdio", "--config", h.config)
+	p.open()
+	<-time.After(1500 * time.Millisecond) // that is silence, with a host there
+	p.call(wire.Legacy, "1", "up__work", "{}")
+	p.progressed("1", 1)
+	p.close()
+	<-time.After(1500 * time.Millisecond) // and a call that runs, without a host
+	if !lives() {
+		t.Fatal("it ended, though it was needed")
+	}
+	release()
+	h.until("it has ended", func() bool { return !lives() })
+	if h.pid() != 0 {
+		t.Errorf("serve.json is left behind: %+v", h.serving())
+	}
+	// The next host starts another one.
+	p = h.host(nil, "stdio", "--config", h.config)
+	p.open()
+	p.close()
+}
