@@ -1,6 +1,9 @@
 package call
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"slices"
+)
 
 // maxAnswers is how many answers may wait for a call's runner; one more gives
 // ErrFull.
@@ -96,9 +99,9 @@ func (c *Call) Stored() bool {
 func (c *Call) Latest(k Kind) (ev Event, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := len(c.tail) - 1; i >= 0; i-- {
-		if c.tail[i].Kind == k {
-			return c.tail[i], true
+	for _, ev := range slices.Backward(c.tail) {
+		if ev.Kind == k {
+			return ev, true
 		}
 	}
 	return Event{}, false

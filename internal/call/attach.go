@@ -9,6 +9,7 @@ import (
 // Join says what Attach gave.
 type Join uint8
 
+// What Attach gives.
 const (
 	Started Join = iota // a new call
 	Joined              // a call that runs

@@ -581,3 +581,47 @@ type resumable func(ctx context.Context, x *call.Exec) call.Answer
 
 func (f resumable) Run(ctx context.Context, x *call.Exec) call.Answer { return f(ctx, x) }
 func (resumable) Resumable(*call.Record) bool                         { return true }
+
+// A cancel that is on record holds over a crash: the call is taken up only to be
+// told so.
+func TestCancelSurvivesCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, r := calltest.NewMemory(), newTool()
+		e := call.NewEngine(log, r, call.Options{Epoch: 1})
+		c := attach(t, e, spec("a"), call.Started)
+		synctest.Wait()
+		frozen := calltest.NewMemory()
+		log.Fail(func(op string) error {
+			if op == "finish" { // killed before the end is stored
+				return errors.New("killed")
+			}
+			return nil
+		})
+		if err := c.Cancel(call.End{By: "agent", Text: "enough: really"}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		log.Sync()
+		log.CopyTo(frozen)
+		log.Fail(nil)
+		leave(c, "")
+		e.Stop(t.Context())
+
+		e = call.NewEngine(frozen, r, call.Options{Epoch: 2})
+		if n, _, err := e.Recover(t.Context()); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		synctest.Wait()
+		got, err := e.Get(t.Context(), "ann", c.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end := got.Record().End; end.Outcome != call.Cancelled || end.By != "agent" || end.Text != "enough: really" {
+			t.Errorf("end %+v", end)
+		}
+		if len(r.heard) != 2 {
+			t.Errorf("the tool server was told %d times, want once by each process", len(r.heard))
+		}
+		e.Stop(t.Context())
+	})
+}

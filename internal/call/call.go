@@ -212,6 +212,9 @@ type Record struct {
 	// Address and Cursor are the last ones of the call's events. A log sets them
 	// in Running only; while a call runs, the engine keeps its Address.
 	Address, Cursor []byte
+	// Cancel is the body of its KindCancelRequested; nil if nobody asked. A log
+	// sets it in Running only.
+	Cancel []byte
 }
 
 // Delivery is how one attachment ended.
@@ -275,8 +278,8 @@ type Log interface {
 	// Get returns a call, or ErrUnknown.
 	Get(ctx context.Context, id ID) (*Record, error)
 	// Running returns the calls that are not ended and whose owner's epoch is
-	// lower than the given one, with Alive, Address, Cursor, Seq and HandedOff as
-	// stored.
+	// lower than the given one, with Alive, Address, Cursor, Cancel, Seq and
+	// HandedOff as stored.
 	Running(ctx context.Context, epoch uint64) ([]Record, error)
 	// Adopt makes r.Epoch the owner of a running call, if from still is
 	// (compare and set); else it gives ErrNotRunning. On return it survives a

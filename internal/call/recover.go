@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -155,8 +156,13 @@ func (e *Engine) adopt(ctx context.Context, records []*Record) (calls []*Call, e
 // adopted is a call that runs on here.
 func (e *Engine) adopted(r *Record) *Call {
 	c := &Call{e: e, rec: *r, stored: true, address: true, resume: &Resume{Address: r.Address, Cursor: r.Cursor, Seq: r.Seq}}
-	c.rec.Cursor = nil
+	c.rec.Cursor, c.rec.Cancel = nil, nil
 	c.ctx, c.cancel = context.WithCancelCause(e.root)
+	if r.Cancel != nil { // it was asked for, and the tool server may not have heard of it
+		by, text, _ := strings.Cut(string(r.Cancel), ": ")
+		c.cancelled = true
+		c.cancel(&Cause{End{Outcome: Cancelled, By: by, Text: text}})
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.calls[r.ID] = c

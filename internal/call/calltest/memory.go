@@ -285,6 +285,9 @@ func (m *Memory) Running(ctx context.Context, epoch uint64) ([]call.Record, erro
 				if e.Cursor != nil {
 					r.Cursor = e.Cursor
 				}
+				if e.Kind == call.KindCancelRequested {
+					r.Cancel = e.Body
+				}
 			}
 			records = append(records, r)
 		}

@@ -138,7 +138,7 @@ func (r *reader) findPlace(b *blobs, rec *call.Record, n int64) error {
 	if _, err := r.place.step(); err != nil {
 		return err
 	}
-	address, cursor := r.place.colInt(0), r.place.colInt(1)
+	address, cursor, cancel := r.place.colInt(0), r.place.colInt(1), r.place.colInt(2)
 	r.place.reset()
 	at := func(key int64, f func() error) error {
 		if key == 0 {
@@ -160,8 +160,14 @@ func (r *reader) findPlace(b *blobs, rec *call.Record, n int64) error {
 	if err != nil {
 		return err
 	}
-	return at(cursor, func() error {
+	if err = at(cursor, func() error {
 		rec.Cursor = r.events.colBlob(6)
 		return nil
+	}); err != nil {
+		return err
+	}
+	return at(cancel, func() (err error) {
+		rec.Cancel, err = r.body(b, rec.ID, n, uint64(cancel&maxSeq))
+		return err
 	})
 }
