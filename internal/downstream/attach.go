@@ -43,6 +43,7 @@ type attachment struct {
 	line     line
 	quiet    bool      // a cancel was asked for: no more progress of ours
 	unwanted bool      // by the agent itself: it has forgotten the call and its token (O22)
+	since    time.Time // the call's start, as beats tell it; zero if it is this request's
 	lastData time.Time // when a message was written last
 	buf      *[]byte   // from buffers, while there is something in it
 	d        call.Delivery
@@ -408,7 +409,11 @@ func (a *attachment) beatAt(now time.Time) {
 	if p := a.x.set.Progress; p > 0 && a.token != nil && !a.quiet && !a.original && now.Sub(a.lastData) >= p-p/20 {
 		b := a.take()
 		mark := len(*b)
-		frame, ok := a.line.appendBeat(append(*b, eventHead...), a.token, now.Sub(a.x.out.start))
+		since := a.since
+		if since.IsZero() {
+			since = a.x.out.start
+		}
+		frame, ok := a.line.appendBeat(append(*b, eventHead...), a.token, now.Sub(since))
 		if ok {
 			*b = append(frame, eventTail...)
 			a.lastData = now
@@ -445,8 +450,8 @@ func (a *attachment) progress(ev *call.Event) {
 	}
 	b := a.take()
 	mark := len(*b)
-	frame, ok := a.line.appendProgress(append(a.appendID(*b, ev.Seq), eventHead...), ev.Body, ev.Hole, a.token)
-	a.wrote(b, frame, mark, ok)
+	frame, ok := a.line.appendProgress(append(*b, eventHead...), ev.Body, ev.Hole, a.token)
+	a.wrote(b, frame, mark, ok, ev.Seq)
 }
 
 func (a *attachment) message(ev *call.Event) {
@@ -459,14 +464,14 @@ func (a *attachment) message(ev *call.Event) {
 	}
 	b := a.take()
 	mark := len(*b)
-	frame := append(append(a.appendID(*b, ev.Seq), eventHead...), ev.Body...)
-	a.wrote(b, frame, mark, true)
+	frame := append(append(*b, eventHead...), ev.Body...)
+	a.wrote(b, frame, mark, true, ev.Seq)
 }
 
 // wrote ends a frame that was begun at mark, or takes it back.
-func (a *attachment) wrote(b *[]byte, frame []byte, mark int, ok bool) {
+func (a *attachment) wrote(b *[]byte, frame []byte, mark int, ok bool, seq uint64) {
 	if ok {
-		*b = append(frame, eventTail...)
+		*b = append(a.appendID(append(frame, '\n'), seq), '\n')
 		a.lastData = time.Now()
 		a.d.Events++
 		return

@@ -140,8 +140,8 @@ func TestBeatsWithToken(t *testing.T) {
 		want := strings.Join([]string{
 			"0 : open", "5 : ka", "10 " + beatAt("0.00001", "", "10 s"), "15 : ka", "20 " + beatAt("0.00002", "", "20 s"),
 			`22 ` + p + `"progress":1,"total":4}}`,
-			"27 : ka", "32 " + beatAt("1.000001", "4", "32 s"),
-			`35 ` + p + `"progress":1.0000019999999998,"total":4,"message":"m"}}`,
+			"27 : ka", "32 " + beatAt("1.000032", "4", "32 s"),
+			`35 ` + p + `"progress":1.000033,"total":4,"message":"m"}}`,
 			"38 " + doneModern,
 		}, "\n")
 		if got := w.text(); got != want {

@@ -328,7 +328,7 @@ func (w *waiter) tell(c *waited) {
 	b := w.take()
 	mark := len(*b)
 	frame, ok := w.line.appendSaid(append(*b, eventHead...), w.token, time.Since(w.x.out.start), oneLine(string(c.call.ID())+": "+message, maxStatus))
-	w.wrote(b, frame, mark, ok)
+	w.wrote(b, frame, mark, ok, 0)
 }
 
 // appendSaid appends a progress message with a text of ours.

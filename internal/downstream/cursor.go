@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"math"
 	"strconv"
 	"strings"
 
@@ -99,11 +100,31 @@ func openPlace(key *[32]byte, principal, session, eventID string) (p place, seq 
 	return p, seq, len(b) == 0
 }
 
-// appendID begins a frame with the event's id, if the stream has ids.
+// valueMark stands in an event id before the progress that was shown last: a
+// resumed stream goes on above it (I11).
+const valueMark = "_"
+
+// appendID appends the field of the event's id, if the stream has ids. It comes
+// after the data, which decides on the value.
 func (a *attachment) appendID(b []byte, seq uint64) []byte {
 	if a.prefix == nil {
 		return b
 	}
 	b = append(append(b, "id: "...), a.prefix...)
-	return append(strconv.AppendUint(b, seq, 10), '\n')
+	b = strconv.AppendUint(b, seq, 10)
+	if a.token != nil && a.line.measured {
+		b = appendNumber(append(b, valueMark...), a.line.base)
+	}
+	return append(b, '\n')
+}
+
+// cutValue takes the progress off the seq of an event id; ok is false if there
+// is none.
+func cutValue(seq string) (rest string, v float64, ok bool) {
+	rest, text, ok := strings.Cut(seq, valueMark)
+	if !ok {
+		return seq, 0, false
+	}
+	v, err := strconv.ParseFloat(text, 64)
+	return rest, v, err == nil && !math.IsInf(v, 0) && !math.IsNaN(v)
 }

@@ -188,6 +188,7 @@ func (x *exchange) resume(s *session) *attachment {
 		return nil
 	}
 	mode, seqText := resultMode(seqText)
+	seqText, value, hasValue := cutValue(seqText)
 	seq, err := strconv.ParseUint(seqText, 10, 64)
 	if err != nil {
 		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "This Last-Event-ID is not known in this session. Nothing can be resumed from it.")
@@ -200,9 +201,12 @@ func (x *exchange) resume(s *session) *attachment {
 	}
 	rec := c.Record()
 	a := &attachment{
-		x: x, ctx: x.r.Context(), call: c, id: p.id, token: p.token, wantLogs: true, resumed: true,
+		x: x, ctx: x.r.Context(), call: c, id: p.id, token: p.token, wantLogs: true, resumed: true, since: rec.Started,
 		session: s, key: idKey(p.id), after: c.Position(p.epoch, seq),
 		policy: x.h.opt.Admit(s.principal, rec.Server, rec.Tool, false),
+	}
+	if hasValue {
+		a.line.resumed(value)
 	}
 	if !c.Reached(a.after) {
 		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "This Last-Event-ID is not one that was sent.")

@@ -18,6 +18,7 @@ type line struct {
 	any      bool
 	v        float64 // sent last
 	measured bool    // the tool server has sent a value
+	base     float64 // sent last for one of its messages
 	total    float64
 	hasTotal bool
 	num      [32]byte // where a raised value is written
@@ -54,7 +55,7 @@ func (l *line) appendProgress(dst, body []byte, hole int, token []byte) (out []b
 	var array [3]cut
 	cuts := append(array[:0], cut{hole, hole + 1, token})
 	if (!l.any || p > l.v) && !math.IsInf(p, 0) {
-		l.any, l.v = true, p
+		l.any, l.v, l.base = true, p, p
 	} else {
 		v, ok := l.above(total, hasTotal)
 		if !ok {
@@ -65,7 +66,7 @@ func (l *line) appendProgress(dst, body []byte, hole int, token []byte) (out []b
 			cuts = append(cuts, cut{from: from, to: to})
 			l.hasTotal = false
 		}
-		l.any, l.v = true, v
+		l.any, l.v, l.base = true, v, v
 		cuts = append(cuts, cut{value.val, value.end, appendNumber(l.num[:0], v)})
 	}
 	return splice(dst, body, cuts), true
@@ -88,12 +89,21 @@ func (l *line) above(total float64, hasTotal bool) (v float64, ok bool) {
 	return v, !math.IsInf(v, 0)
 }
 
+// resumed goes on with the line of a stream whose last event had that value.
+func (l *line) resumed(v float64) { *l = line{any: true, v: v, base: v, measured: true} }
+
 // appendBeat appends a progress message of ours, or says that there is no
-// room for one below the total.
+// room for one below the total. Its value grows with the time since the call
+// began: so it increases over a resume as well, after beats of which the resumed
+// stream knows nothing.
 func (l *line) appendBeat(dst, token []byte, elapsed time.Duration) (out []byte, ok bool) {
 	v, ok := l.above(l.total, l.hasTotal)
-	if !l.measured {
-		v = max(v, elapsed.Seconds()/beatsPerUnit)
+	t := elapsed.Seconds() / beatsPerUnit
+	if l.hasTotal && l.total > l.base {
+		t *= min(1, l.total-l.base)
+	}
+	if t += l.base; !l.hasTotal || t < l.total {
+		v = max(v, t)
 	}
 	if !ok || l.hasTotal && v >= l.total {
 		return dst, false

@@ -164,3 +164,70 @@ func TestProgressIncreases(t *testing.T) {
 		}
 	})
 }
+
+// X-3, I11 over a resume: the resumed stream knows of no beats, and of the last
+// event only what its id says; its values lie above all the same.
+func TestLineResumed(t *testing.T) {
+	message := func(v string) []byte {
+		return []byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":0,"progress":` + v + `,"total":10}}`)
+	}
+	hole := strings.Index(string(message("1")), `:0,`) + 1
+	value := func(b []byte) float64 {
+		p := find(b, 0, "params")
+		f := find(b, p.val, "progress")
+		v, err := strconv.ParseFloat(string(b[f.val:f.end]), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	for _, first := range []string{"", "1", "9.9999999"} {
+		var old line
+		last, at := -1.0, time.Duration(0)
+		show := func(l *line, beat bool, v string) {
+			t.Helper()
+			at += 10 * time.Second
+			b, ok := l.appendBeat(nil, []byte("7"), at)
+			if !beat {
+				b, ok = l.appendProgress(nil, message(v), hole, []byte("7"))
+			}
+			if !ok {
+				return // no room below the total: nothing is shown
+			}
+			if got := value(b); got <= last {
+				t.Errorf("after %q: %v follows %v", first, got, last)
+			} else {
+				last = got
+			}
+		}
+		for range 3 {
+			show(&old, true, "")
+		}
+		if first != "" {
+			show(&old, false, first)
+			show(&old, false, first) // raised
+		}
+		id := old
+		for range 100 {
+			show(&old, true, "")
+		}
+		var again line
+		if id.measured {
+			rest, v, ok := cutValue("57" + valueMark + string(appendNumber(nil, id.base)))
+			if rest != "57" || !ok || v != id.base {
+				t.Errorf("value %v reads back as %v, %v", id.base, v, ok)
+			}
+			again.resumed(v)
+		}
+		for range 3 {
+			show(&again, true, "")
+		}
+		show(&again, false, "1")
+		show(&again, true, "")
+	}
+	for _, bad := range []string{"57", "57_", "57_x", "57_Inf", "57_NaN"} {
+		if rest, _, ok := cutValue(bad); ok || rest != "57" {
+			t.Errorf("%q: %q, %v", bad, rest, ok)
+		}
+	}
+}

@@ -95,7 +95,7 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	}
 	a.call, a.join, x.q.Call = c, join, c.ID()
 	if join != call.Started {
-		a.after = joinedAt(c)
+		a.after, a.since = joinedAt(c), c.Record().Started
 	}
 	p := x.profile(spec.Client)
 	a.task = x.modern && p.Tasks && declaresTasks(m.MetaCapabilities.Of(m.Raw))
