@@ -1,7 +1,7 @@
 package relay
 
 import (
-	"fmt"
+	"errors"
 	"net/http"
 	"slices"
 
@@ -29,6 +29,8 @@ func modern(m *mcp.Message) bool {
 	return !ok || !slices.Contains(mcp.LegacyVersions, v) && v != mcp.V20241105
 }
 
+var errMethod = errors.New("there is no method with such a name")
+
 // headers are those that 2026-07-28 asks of HTTP clients, made from the message
 // (SPEC §1.3).
 func headers(m *mcp.Message) (http.Header, error) {
@@ -38,7 +40,7 @@ func headers(m *mcp.Message) (http.Header, error) {
 		version = mcp.LatestModern // the serve says what is wrong with the message
 	}
 	if !safe(m.Method) {
-		return nil, fmt.Errorf("Method not found")
+		return nil, errMethod
 	}
 	h.Set(mcp.HeaderVersion, version)
 	h.Set(mcp.HeaderMethod, m.Method)

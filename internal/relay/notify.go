@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/url"
 	"time"
@@ -71,9 +72,7 @@ func (r *relay) notify(ctx context.Context, n queued) (atOnce bool) {
 		if err != nil {
 			return false
 		}
-		for k, v := range n.header {
-			q.Header[k] = v
-		}
+		maps.Copy(q.Header, n.header)
 		id := ""
 		if n.session != nil {
 			var version string

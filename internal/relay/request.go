@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -139,9 +140,7 @@ func (r *relay) send(q *request) (resp *http.Response, t *served, err error) {
 	if err != nil {
 		return nil, t, &findError{err}
 	}
-	for k, v := range q.header {
-		h.Header[k] = v
-	}
+	maps.Copy(h.Header, q.header)
 	if q.resume {
 		h.Header.Set(mcp.HeaderLastEvent, q.lastID)
 	}

@@ -299,7 +299,11 @@ func TestBackgroundEndsWhenIdle(t *testing.T) {
 	t.Parallel()
 	up, release := held(t)
 	h := newHome(t, upServer(up))
-	out, err := h.command(nil, "serve", "--config", h.config, "--background", "--idle-exit", "700ms").CombinedOutput()
+	idle := time.Second
+	if raceEnabled {
+		idle *= 4 // a host takes a second to start
+	}
+	out, err := h.command(nil, "serve", "--config", h.config, "--background", "--idle-exit", idle.String()).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "serve.log") {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -307,11 +311,11 @@ func TestBackgroundEndsWhenIdle(t *testing.T) {
 	lives := func() bool { return syscall.Kill(pid, 0) == nil && !zombie(pid) }
 	p := h.host(nil, "stdio", "--config", h.config)
 	p.open()
-	<-time.After(1500 * time.Millisecond) // that is silence, with a host there
+	<-time.After(idle * 3 / 2) // that is silence, with a host there
 	p.call(wire.Legacy, "1", "up__work", "{}")
 	p.progressed("1", 1)
 	p.close()
-	<-time.After(1500 * time.Millisecond) // and a call that runs, without a host
+	<-time.After(idle * 3 / 2) // and a call that runs, without a host
 	if !lives() {
 		t.Fatal("it ended, though it was needed")
 	}
