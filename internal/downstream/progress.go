@@ -97,13 +97,13 @@ func (l *line) resumed(v float64) { *l = line{any: true, v: v, base: v, measured
 // began: so it increases over a resume as well, after beats of which the resumed
 // stream knows nothing.
 func (l *line) appendBeat(dst, token []byte, elapsed time.Duration) (out []byte, ok bool) {
-	v, ok := l.above(l.total, l.hasTotal)
 	t := elapsed.Seconds() / beatsPerUnit
 	if l.hasTotal && l.total > l.base {
 		t *= min(1, l.total-l.base)
 	}
-	if t += l.base; !l.hasTotal || t < l.total {
-		v = max(v, t)
+	v, ok := t+l.base, true
+	if l.any && v <= l.v || l.hasTotal && v >= l.total {
+		v, ok = l.above(l.total, l.hasTotal)
 	}
 	if !ok || l.hasTotal && v >= l.total {
 		return dst, false

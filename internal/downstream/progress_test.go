@@ -181,12 +181,13 @@ func TestLineResumed(t *testing.T) {
 		}
 		return v
 	}
-	for _, first := range []string{"", "1", "9.9999999"} {
+	for i, first := range []string{"", "1", "9.9999999", "", "1"} {
+		every := []time.Duration{10 * time.Second, time.Second, time.Second, 100 * time.Millisecond, 10 * time.Millisecond}[i]
 		var old line
 		last, at := -1.0, time.Duration(0)
 		show := func(l *line, beat bool, v string) {
 			t.Helper()
-			at += 10 * time.Second
+			at += every
 			b, ok := l.appendBeat(nil, []byte("7"), at)
 			if !beat {
 				b, ok = l.appendProgress(nil, message(v), hole, []byte("7"))
