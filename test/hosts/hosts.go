@@ -41,8 +41,10 @@ type Setup struct {
 
 // Hosts are all hosts.
 var Hosts = []Host{
-	{"claude", "claude-code", claude}, {"codex", "codex-mcp-client", codex},
-	{"gemini", "gemini-cli-mcp-client", gemini}, {"opencode", "opencode", opencode},
+	{"claude", "claude-code", claude},
+	{"codex", "codex-mcp-client", codex},
+	{"gemini", "gemini-cli-mcp-client", gemini},
+	{"opencode", "opencode", opencode},
 }
 
 // Install installs the hosts, unless that was done before, and returns their folder.

@@ -81,9 +81,14 @@ func TestHandOff(t *testing.T) {
 			if last < 1 || !strings.Contains(r.results[max(last, 0)], answer) {
 				t.Errorf("the model did not come from a hand-off to the result: %q", r.results)
 			}
-			for _, text := range r.results[:max(last, 0)] {
+			for i, text := range r.results[:max(last, 0)] {
 				low := strings.ToLower(text)
-				if !strings.Contains(low, "still running") || strings.Contains(text, answer) || strings.Contains(low, "success") || strings.Contains(low, "completed") {
+				ran := strings.Contains(low, "still running")
+				if hosts.Looked(i) { // its last look may come after the end
+					ran = strings.Contains(low, "running") || i == last-1
+					low = strings.ReplaceAll(low, "completed, not read", "")
+				}
+				if !ran || strings.Contains(text, answer) || strings.Contains(low, "success") || strings.Contains(low, "completed") {
 					t.Errorf("while the tool ran, the model was told %q", text)
 				}
 			}

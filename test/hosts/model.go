@@ -19,14 +19,21 @@ import (
 const (
 	ToolName  = "slow"
 	awaitName = "await_call"
+	listName  = "list_calls"
 )
+
+// lookEvery is after how many results the scripted model looks at its calls
+// instead of awaiting one: Gemini CLI stops a model that makes the same call five
+// times in a row, and opencode asks its user at the third.
+const lookEvery = 3
 
 // maxTurns bounds how often the scripted model asks for a tool.
 const maxTurns = 60
 
 // Model is a scripted model on loopback: it asks for one call of the tool. As
 // long as a result says that the call is still running, it awaits that call, as
-// the result tells it to; then it says what the tool gave. It speaks the model APIs of the four hosts:
+// the result tells it to, with a look at its calls now and then; then it says
+// what the tool gave. It speaks the model APIs of the four hosts:
 // Anthropic's messages, OpenAI's responses and chat completions, and Gemini's
 // generateContent.
 type Model struct {
@@ -54,6 +61,9 @@ func NewModel(t testing.TB) *Model {
 	t.Cleanup(func() { srv.Close(); <-done })
 	return m
 }
+
+// Looked says whether the result at an index is that of a look at the calls.
+func Looked(i int) bool { return i > 0 && i%lookEvery == 0 }
 
 // Results lists what the host gave the model as results of its tool call.
 func (m *Model) Results() []string {
@@ -130,10 +140,16 @@ func (m *Model) next(tools []object, name func(object) string, results []string)
 	wanted, args := ToolName, object{}
 	if n := len(results); n > 0 {
 		id := running(results[n-1])
+		if n > 1 && n%lookEvery == 1 { // it has just looked
+			id = running(results[n-2])
+		}
 		if id == "" || n > maxTurns {
 			return turn{say: "The tool said: " + results[n-1]}
 		}
 		wanted, args = awaitName, object{"ids": []string{id}}
+		if n%lookEvery == 0 {
+			wanted, args = listName, object{}
+		}
 	}
 	for _, t := range tools {
 		if strings.HasSuffix(name(t), wanted) {

@@ -193,6 +193,9 @@ func (c Client) Speaks(era string) bool { return slices.Contains(c.Eras, era) }
 // Request is one tool call to make.
 type Request struct {
 	URL, Era, Tool, Args, Bearer string
+	// Patience is how long the client waits for its answer; 0 leaves that to its
+	// SDK. Go's knows no such limit.
+	Patience time.Duration
 }
 
 // Event is one line that a client printed.
@@ -215,7 +218,11 @@ func (c Client) Call(t testing.TB, r Request) Run {
 	t.Helper()
 	cmd := c.command(Ensure(t, c.ecosystem))
 	cmd.Args = append([]string{}, cmd.Args...)
-	for _, f := range [][2]string{{"url", r.URL}, {"era", r.Era}, {"tool", r.Tool}, {"args", r.Args}, {"bearer", r.Bearer}} {
+	patience := ""
+	if r.Patience > 0 {
+		patience = strconv.FormatInt(r.Patience.Milliseconds(), 10)
+	}
+	for _, f := range [][2]string{{"timeout", patience}, {"url", r.URL}, {"era", r.Era}, {"tool", r.Tool}, {"args", r.Args}, {"bearer", r.Bearer}} {
 		if f[1] != "" {
 			cmd.Args = append(cmd.Args, c.dashes+f[0], f[1])
 		}

@@ -25,9 +25,12 @@ export const begin = () => { start = Date.now(); };
 export const say = (ev, x = {}) => console.log(JSON.stringify({ t: (Date.now() - start) / 1000, ev, ...x }));
 
 export function sayResult(r) {
-  say('result', { isError: !!r.isError, text: r.content?.[0]?.text ?? '' });
+  say('result', { isError: !!r.isError, text: (r.content ?? []).map(c => c.text ?? '').join('\n') });
   return r.isError ? 3 : 0;
 }
+
+// patience is how long the client waits for its call; the SDK's own default if nobody says.
+export const patience = o => (o.timeout ? { timeout: +o.timeout } : {});
 
 export function headers(o) {
   return o.bearer ? { Authorization: `Bearer ${o.bearer}` } : {};

@@ -1,10 +1,11 @@
 """One tool call with version 1 of the Python SDK: a JSON line per event; exit 0 result, 3 tool error, 4 other error.
 
-python client_v1.py --url URL --tool NAME --args JSON [--bearer TOKEN]
+python client_v1.py --url URL --tool NAME --args JSON [--bearer TOKEN] [--timeout MS]
 """
 
 import asyncio
 import json
+from datetime import timedelta
 
 from mcp import ClientSession
 from mcp.client.streamable_http import streamablehttp_client
@@ -23,7 +24,11 @@ async def main(events: Events) -> int:
         events.say("connected", protocol=init.protocolVersion)
         events.say("tools", names=[t.name for t in (await session.list_tools()).tools])
         events.begin()
-        r = await session.call_tool(o.tool, json.loads(o.args), progress_callback=events.progress)
+        patience = timedelta(seconds=o.patience) if o.patience else None
+        async with events.failing():
+            r = await session.call_tool(
+                o.tool, json.loads(o.args), read_timeout_seconds=patience, progress_callback=events.progress
+            )
         return events.result(r.isError, r.content)
 
 

@@ -1,6 +1,6 @@
 """One tool call with version 2 of the Python SDK: a JSON line per event; exit 0 result, 3 tool error, 4 other error.
 
-python client_v2.py --url URL --era legacy|modern --tool NAME --args JSON [--bearer TOKEN]
+python client_v2.py --url URL --era legacy|modern --tool NAME --args JSON [--bearer TOKEN] [--timeout MS]
 """
 
 import asyncio
@@ -21,7 +21,10 @@ async def main(events: Events) -> int:
         events.say("connected", protocol=client.protocol_version)
         events.say("tools", names=[t.name for t in (await client.list_tools()).tools])
         events.begin()
-        r = await client.call_tool(o.tool, json.loads(o.args), progress_callback=events.progress)
+        async with events.failing():
+            r = await client.call_tool(
+                o.tool, json.loads(o.args), read_timeout_seconds=o.patience, progress_callback=events.progress
+            )
         return events.result(r.is_error, r.content)
 
 

@@ -1,6 +1,7 @@
 """What the clients on the Python SDKs have in common."""
 
 import argparse
+import asyncio
 import contextlib
 import json
 import time
@@ -8,9 +9,10 @@ import time
 
 def options() -> argparse.Namespace:
     p = argparse.ArgumentParser()
-    for name in ("url", "era", "tool", "args", "bearer"):
+    for name in ("url", "era", "tool", "args", "bearer", "timeout"):
         p.add_argument("--" + name)
     o = p.parse_args()
+    o.patience = float(o.timeout) / 1000 if o.timeout else None  # seconds; the SDK's own default if None
     o.headers = {"Authorization": "Bearer " + o.bearer} if o.bearer else {}
     return o
 
@@ -31,8 +33,17 @@ class Events:
         self.say("progress", progress=progress, total=total, message=message)
 
     def result(self, is_error: bool, content: list) -> int:
-        self.say("result", isError=bool(is_error), text=content[0].text if content else "")
+        self.say("result", isError=bool(is_error), text="\n".join(getattr(c, "text", "") for c in content))
         return 3 if is_error else 0
+
+    @contextlib.asynccontextmanager
+    async def failing(self):
+        """Leaves the SDK time to tell the server that the client has given up."""
+        try:
+            yield
+        except Exception:
+            await asyncio.sleep(0.3)
+            raise
 
     @contextlib.contextmanager
     def errors(self):

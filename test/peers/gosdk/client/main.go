@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -100,13 +101,13 @@ func run(e *events, url, era, tool, args string, token bearer) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	text := ""
-	if len(r.Content) > 0 {
-		if c, ok := r.Content[0].(*mcp.TextContent); ok {
-			text = c.Text
+	var texts []string
+	for _, c := range r.Content {
+		if c, ok := c.(*mcp.TextContent); ok {
+			texts = append(texts, c.Text)
 		}
 	}
-	e.say("result", map[string]any{"isError": r.IsError, "text": text})
+	e.say("result", map[string]any{"isError": r.IsError, "text": strings.Join(texts, "\n")})
 	if r.IsError {
 		return 3, nil
 	}
