@@ -78,7 +78,8 @@ func (b *background) await(ctx context.Context, ended <-chan error) (s app.Servi
 	for {
 		select {
 		case <-tick.C:
-		case <-ended: // its log says why
+		case err := <-ended:
+			_ = err // its log says why
 			t := time.NewTimer(winnerTime)
 			defer t.Stop()
 			ended, over = nil, t.C

@@ -110,7 +110,7 @@ func (c *httpConn) takeUp(ctx context.Context, x *call.Exec) call.Answer {
 		e.timer = time.AfterFunc(e.nextTick(e.last), func() { c.spawn(e.tick) })
 		e.mu.Unlock()
 		pause := resumeFirst
-		resp := e.resume(ctx, errRestart, &pause)
+		resp := e.resume(ctx, errRestart, &pause) //nolint:bodyclose // stream closes it
 		if resp == nil {
 			return e.ended
 		}

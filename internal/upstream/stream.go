@@ -44,7 +44,7 @@ func (x *exchange) stream(ctx context.Context, body io.ReadCloser) call.Answer {
 		if news {
 			pause = resumeFirst
 		}
-		resp := x.resume(ctx, err, &pause)
+		resp := x.resume(ctx, err, &pause) //nolint:bodyclose // closed when it breaks, or drained after the answer
 		if resp == nil {
 			return x.ended
 		}

@@ -18,8 +18,8 @@ const (
 	hasAdopt    = true  // calls of resumable servers go on after a restart
 	hasTasks    = true  // both generations of tasks
 	hasAwait    = true  // a plain hand-off, and await_call
-	hasCancel   = false // a cancel that is on record ends the call also after a restart
-	hasLine     = false // progress goes on to increase when a stream is resumed
+	hasCancel = true // a cancel that is on record ends the call also after a restart
+	hasLine = true // progress goes on to increase when a stream is resumed
 )
 
 // round is one scenario: a gateway, a tool server, a broken network on both
