@@ -54,9 +54,9 @@ func (x *exchange) guard() bool {
 }
 
 const (
-	exposedHeaders = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate"
+	exposedHeaders = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, " + HeaderCall
 	allowedMethods = "POST, GET, DELETE, OPTIONS"
-	allowedHeaders = "Authorization, Content-Type, Accept, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID, Traceparent, Tracestate"
+	allowedHeaders = "Authorization, Content-Type, Accept, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID, Traceparent, Tracestate, " + headerIdempotency
 )
 
 func (x *exchange) preflight(cors bool) {
@@ -131,6 +131,21 @@ func (x *exchange) loopback() bool {
 	a, ok := x.r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	return ok && a.IP.IsLoopback()
 }
+
+// headerRelay marks the requests of longcall's own relay, which speaks for a host
+// on a pipe: it knows no tool's schema, so it mirrors no argument into a header,
+// and its host cancels by message only.
+const headerRelay = "Longcall-Relay"
+
+// relayed says whether a request is the relay's: it comes from this machine, with
+// the token of the state folder.
+func (x *exchange) relayed() bool {
+	_, ok := x.r.Header[headerRelay]
+	return ok && x.q.Principal == localPrincipal && x.loopback()
+}
+
+// localPrincipal is whoever has the token of the state folder.
+const localPrincipal = "local"
 
 // loopbackName accepts localhost and loopback addresses, with any port.
 func loopbackName(host string) bool {

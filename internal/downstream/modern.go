@@ -99,7 +99,7 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 			x.reply(unknownTool(id, t.public))
 			return nil
 		}
-		if wrong := x.paramHeaders(m, t); wrong != "" {
+		if wrong := x.paramHeaders(m, t); wrong != "" && !x.relayed() {
 			x.mismatch(id, wrong)
 			return nil
 		}

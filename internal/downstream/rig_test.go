@@ -218,6 +218,8 @@ func (r *rig) Check(authorization string) (string, error) {
 	switch authorization {
 	case "Bearer ann":
 		return "ann", nil
+	case "Bearer local":
+		return "local", nil
 	case "Bearer bob":
 		return "bob", nil
 	}

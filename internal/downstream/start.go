@@ -45,6 +45,9 @@ func unknownTool(id []byte, name string) []byte {
 func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment, []byte) {
 	id := m.ID.Of(m.Raw)
 	d := x.h.opt.Admit(x.q.Principal, t.server, t.tool, x.modern)
+	if x.relayed() {
+		d.CancelOnDisconnect = false // on a pipe, only a message cancels (SPEC §2.3)
+	}
 	args := m.Arguments.Of(m.Raw)
 	if !isObject(args) {
 		args = []byte("{}")

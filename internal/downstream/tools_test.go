@@ -1,14 +1,21 @@
 package downstream
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -150,5 +157,54 @@ func TestPublicNames(t *testing.T) {
 	}
 	if seen["a__b__x"] != "a__b x" {
 		t.Errorf("a__b__x is %s", seen["a__b__x"])
+	}
+}
+
+// A relay of this machine's user mirrors no arguments, and its host cancels by
+// message only; nobody else gets off so lightly.
+func TestRelayed(t *testing.T) {
+	for _, tt := range []struct {
+		who, header string
+		served      bool
+	}{{"local", "stdio", true}, {"local", "", false}, {"ann", "stdio", false}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			r.lists = map[string][]mcp.Tool{"up": {{Name: "work", Raw: []byte(`{"name":"work","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}`)}}}
+			r.decide = func(_, _, _ string, modern bool) Decision {
+				return Decision{CancelOnDisconnect: modern, Grace: 15 * time.Second}
+			}
+			r.tools["work"] = func(ctx context.Context, x *call.Exec) call.Answer {
+				_ = x.Dispatched()
+				<-ctx.Done()
+				return call.Answer{}
+			}
+			body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work","arguments":{"region":"eu"},"_meta":{` + modernMeta + `}}}`
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			local := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8722}
+			req := httptest.NewRequest("POST", "/mcp/up", strings.NewReader(body)).WithContext(context.WithValue(ctx, http.LocalAddrContextKey, net.Addr(local)))
+			req.Host = "127.0.0.1:8722"
+			for k, v := range map[string]string{
+				"Authorization": "Bearer " + tt.who, "Content-Type": "application/json", headerRelay: tt.header,
+				mcp.HeaderVersion: mcp.V20260728, mcp.HeaderMethod: "tools/call", mcp.HeaderName: "work",
+			} {
+				if v != "" {
+					req.Header.Set(k, v)
+				}
+			}
+			w := httptest.NewRecorder()
+			r.h.ServeHTTP(w, req)
+			if (w.Code == 200) != tt.served {
+				t.Fatalf("%s with %q: %d %s", tt.who, tt.header, w.Code, w.Body)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if runs := r.eng.InFlight() == 1; runs != tt.served {
+				t.Errorf("%s: runs %v", tt.who, runs)
+			}
+			over, stop := context.WithCancel(t.Context())
+			stop()
+			r.eng.Stop(over)
+		})
 	}
 }
