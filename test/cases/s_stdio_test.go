@@ -218,7 +218,8 @@ func TestStdioHostRestarts(t *testing.T) {
 			t.Run(version+"/"+how, func(t *testing.T) {
 				t.Parallel()
 				up, release := held(t)
-				h := newHome(t, upServer(up))
+				// A host on a pipe cancels by message only: no grace is needed for it.
+				h := newHome(t, upServer(up, "disconnect_grace: 0s"))
 				p := h.host(nil, "stdio", "--config", h.config)
 				p.open()
 				p.call(version, "7", "up__work", `{"a":1}`)
