@@ -391,7 +391,7 @@ func (a *App) Run(ctx context.Context) error {
 	a.ready.Store(false)
 	close(a.leaving)
 	if !replaced.IsZero() {
-		a.retire()
+		a.handler.Retire()
 	}
 	drain := a.snap.Load().config.Shutdown.Drain
 	a.log.Info("stopping", "in_flight", a.engine.InFlight(), "drain", drain)

@@ -221,16 +221,6 @@ func sameAddress(listen string, ln *net.TCPListener) bool {
 	return want.IP.Equal(has.IP) || (want.IP == nil || want.IP.IsUnspecified()) && has.IP.IsUnspecified()
 }
 
-// retire ends what can go on in another process: streams of sessions, and those
-// of calls that can be resumed.
-func (a *App) retire() {
-	if h, ok := any(a.handler).(interface{ Retire() }); ok {
-		h.Retire()
-		return
-	}
-	a.handler.Stop()
-}
-
 // lingerReplaced waits until the connections that were open at the switch have
 // ended, each with an answer that says so, or long enough.
 func (a *App) lingerReplaced(since time.Time, drain time.Duration) {

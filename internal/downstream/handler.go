@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
@@ -165,9 +166,9 @@ type Handler struct {
 	subs     subscriptions
 	asked    sessionTasks
 
-	mu       sync.Mutex
-	stopped  bool
-	stopping chan struct{}
+	stopped  atomic.Bool
+	retire   sync.Once
+	stopping chan struct{} // closed when streams that are not a call's are to end
 }
 
 // New makes a handler. Stop must be called when it is not needed any more.
@@ -201,26 +202,22 @@ func (h *Handler) LoadSessions(ctx context.Context) error { return h.sessions.lo
 // their streams from there. It does not wait for requests; http.Server.Shutdown
 // does.
 func (h *Handler) Stop() {
-	h.mu.Lock()
-	if h.stopped {
-		h.mu.Unlock()
+	h.Retire()
+	if h.stopped.Swap(true) {
 		return
 	}
-	h.stopped = true
-	close(h.stopping)
-	h.mu.Unlock()
 	h.unwatch()
 	h.sessions.clear()
 }
 
-func (h *Handler) isStopping() bool {
-	select {
-	case <-h.stopping:
-		return true
-	default:
-		return false
-	}
+// Retire ends the streams that are not a call's: their clients open them again
+// with the process that takes over. The streams of running calls go on, since
+// this process carries those calls to their end.
+func (h *Handler) Retire() {
+	h.retire.Do(func() { close(h.stopping) })
 }
+
+func (h *Handler) isStopping() bool { return h.stopped.Load() }
 
 // running says whether a call of the principal has not ended.
 func (h *Handler) running(principal string, id call.ID) bool {

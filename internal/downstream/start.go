@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -88,7 +89,7 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		spec.AgentRequest = a.key
 		a.entry = s.begin(a.key, x.h.running)
 	}
-	c, join, err := x.h.opt.Engine.Attach(a.ctx, spec)
+	c, join, err := x.attach(a.ctx, spec)
 	if err != nil {
 		x.observe()
 		if s != nil {
@@ -115,6 +116,21 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		}
 	}
 	return a, nil
+}
+
+// attach starts the call, or finds the one that the request takes over. A relay
+// that lost the serve names the call that its request had become.
+func (x *exchange) attach(ctx context.Context, spec call.Spec) (*call.Call, call.Join, error) {
+	if id, present, ok := only(x.r.Header, HeaderCall); present && ok && spec.Denied == nil && x.relayed() {
+		c, err := x.h.opt.Engine.Get(ctx, spec.Principal, call.ID(id))
+		if err == nil {
+			if rec := c.Record(); rec.Server == spec.Server && rec.Tool == spec.Tool && rec.Digest == spec.Digest {
+				c.Enter()
+				return c, call.Joined, nil
+			}
+		}
+	}
+	return x.h.opt.Engine.Attach(ctx, spec)
 }
 
 // joinedAt is where a reader begins that joins a call: at what comes next, or at

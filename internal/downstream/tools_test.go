@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -171,7 +172,7 @@ func TestRelayed(t *testing.T) {
 			r := newRig(t)
 			r.lists = map[string][]mcp.Tool{"up": {{Name: "work", Raw: []byte(`{"name":"work","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}`)}}}
 			r.decide = func(_, _, _ string, modern bool) Decision {
-				return Decision{CancelOnDisconnect: modern, Grace: 15 * time.Second}
+				return Decision{CancelOnDisconnect: modern, Grace: 15 * time.Second, Attach: call.AttachNever}
 			}
 			r.tools["work"] = func(ctx context.Context, x *call.Exec) call.Answer {
 				_ = x.Dispatched()
@@ -201,6 +202,17 @@ func TestRelayed(t *testing.T) {
 			synctest.Wait()
 			if runs := r.eng.InFlight() == 1; runs != tt.served {
 				t.Errorf("%s: runs %v", tt.who, runs)
+			}
+			if tt.served { // the relay names the call when it sends the request again
+				ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), http.LocalAddrContextKey, net.Addr(local)), time.Second)
+				defer cancel()
+				again := req.Clone(ctx)
+				again.Body = io.NopCloser(strings.NewReader(body))
+				again.Header.Set(HeaderCall, w.Header().Get(HeaderCall))
+				r.h.ServeHTTP(httptest.NewRecorder(), again)
+				if n := r.eng.InFlight(); n != 1 {
+					t.Errorf("%d calls run", n)
+				}
 			}
 			over, stop := context.WithCancel(t.Context())
 			stop()
