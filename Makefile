@@ -61,7 +61,7 @@ bench: build ## the benchmark beside the floor, both eras (QUICK=1 for a short o
 
 .PHONY: hosts
 hosts: build ## Claude Code, Codex, Gemini CLI and opencode through longcall, with a scripted model (DIRECT=1 without longcall)
-	LONGCALL_HOSTS=$(if $(DIRECT),direct,gateway) LONGCALL_BIN=$(CURDIR)/bin/longcall go test -v -count=1 -parallel 8 -timeout 30m ./test/hosts
+	LONGCALL_HOSTS=$(if $(DIRECT),direct,gateway) LONGCALL_BIN=$(CURDIR)/bin/longcall go test -v -count=1 -parallel 4 -timeout 30m ./test/hosts
 
 $(LINT):
 	@mkdir -p $(LINT).tmp && GOBIN=$(abspath $(LINT).tmp) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI)

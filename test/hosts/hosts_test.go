@@ -59,7 +59,7 @@ func TestHosts(t *testing.T) {
 
 // The hosts' own limit in TestHandOff, and when longcall answers before it.
 const (
-	patience = 8 * time.Second
+	patience = 12 * time.Second
 	budget   = 5 * time.Second
 )
 
