@@ -48,7 +48,7 @@ func (e *Engine) Attach(ctx context.Context, spec Spec) (*Call, Join, error) {
 	e.mu.Lock()
 	e.expire()
 	c := e.find(key, &spec)
-	for c != nil && c.foreign {
+	for c != nil && c.elsewhere() {
 		// Another process ends it: what became of it is in the log.
 		e.mu.Unlock()
 		if err := c.refresh(ctx); err != nil {
@@ -187,7 +187,11 @@ func (e *Engine) settle(c *Call) {
 	}
 	if want && ended && !c.queued {
 		c.queued = true
-		e.owed = append(e.owed, c)
+		i := len(e.owed)
+		for i > 0 && e.owed[i-1].rec.Ended.After(c.rec.Ended) { // of another process, and found late
+			i--
+		}
+		e.owed = slices.Insert(e.owed, i, c)
 		e.kept[c.rec.ID] = c
 		e.expire()
 	}

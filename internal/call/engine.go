@@ -59,6 +59,7 @@ type Engine struct {
 	owed         []*Call             // ended and joinable, by the time of their end
 	kept         map[ID]*Call        // the same, by id
 	late         map[ID]*Call        // ended and shown, not stored yet
+	foreign      map[ID]*Call        // run in another process, and shown here
 	perServer    map[string]int
 	perPrincipal map[string]int
 	stopping     bool
@@ -86,7 +87,7 @@ func NewEngine(log Log, runner Runner, opt Options) *Engine {
 	}
 	e := &Engine{
 		log: log, runner: runner, opt: opt,
-		calls: map[ID]*Call{}, late: map[ID]*Call{}, joinable: map[joinKey][]*Call{}, kept: map[ID]*Call{}, perServer: map[string]int{}, perPrincipal: map[string]int{},
+		calls: map[ID]*Call{}, late: map[ID]*Call{}, foreign: map[ID]*Call{}, joinable: map[joinKey][]*Call{}, kept: map[ID]*Call{}, perServer: map[string]int{}, perPrincipal: map[string]int{},
 	}
 	e.root = context.Background()
 	e.stopped, e.stop = context.WithCancel(e.root)
@@ -525,6 +526,7 @@ func (e *Engine) Stop(ctx context.Context) {
 	defer e.mu.Unlock()
 	clear(e.joinable)
 	clear(e.kept)
+	clear(e.foreign)
 	e.owed = nil
 }
 

@@ -44,6 +44,7 @@ func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) ite
 			defer t.Stop()
 			look = t.C
 		}
+		ahead := c.isAhead(after)
 		var buf []Event
 		for {
 			events, ended, err := c.since(ctx, after, buf[:0])
@@ -63,7 +64,11 @@ func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) ite
 				last = time.Now()
 				continue
 			}
-			if ended {
+			switch {
+			case ended && ahead: // the end is numbered like what came before in a process that was lost
+				ahead, after = false, c.Record().Seq-1
+				continue
+			case ended:
 				return // after was at or past the end
 			}
 			select {
@@ -114,6 +119,14 @@ func (c *Call) elsewhere() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.foreign && !c.ended
+}
+
+// isAhead says whether a reader was, in a process that was lost, at a place that
+// the call has not come to again.
+func (c *Call) isAhead(after uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.resume != nil && !c.ended && after > c.rec.Seq
 }
 
 // More says whether events after seq can be followed right now.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -55,10 +57,8 @@ func (e *Engine) Recover(ctx context.Context) (adopted, interrupted int, err err
 		r := &left[i]
 		switch {
 		case r.Alive: // its owner carries it to its end
-			c := e.ended(r)
-			c.ending, c.ended, c.foreign, c.cancelled = false, false, true, false
 			e.mu.Lock()
-			e.settle(c)
+			e.settle(e.elsewhere(r))
 			e.mu.Unlock()
 		case e.resumable(r):
 			resumed = append(resumed, r)
@@ -82,10 +82,23 @@ func (e *Engine) Recover(ctx context.Context) (adopted, interrupted int, err err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i := len(owed) - 1; i >= 0; i-- {
-		if r := &owed[i]; e.kept[r.ID] == nil {
-			e.settle(e.ended(r))
+	defer maps.DeleteFunc(e.foreign, func(id ID, _ *Call) bool {
+		return !slices.ContainsFunc(left, func(r Record) bool { return r.ID == id && r.Alive })
+	})
+	slices.SortStableFunc(owed, func(a, b Record) int { return a.Ended.Compare(b.Ended) })
+	for i := range owed {
+		r := &owed[i]
+		if e.kept[r.ID] != nil {
+			continue
 		}
+		c := e.foreign[r.ID] // with its readers
+		if c == nil {
+			c = e.ended(r)
+		}
+		c.mu.Lock()
+		c.update(r)
+		c.mu.Unlock()
+		e.settle(c)
 	}
 	return adopted, interrupted, nil
 }
@@ -97,6 +110,18 @@ const byRestart = "restart"
 // ended is a call that the log has the end of.
 func (e *Engine) ended(r *Record) *Call {
 	return &Call{e: e, rec: *r, stored: true, cancelled: true, ending: true, ended: true}
+}
+
+// elsewhere is a running call that another process carries to its end. It is one
+// and the same for all readers here: they are its own should it be taken up.
+// e.mu is held.
+func (e *Engine) elsewhere(r *Record) *Call {
+	c := e.foreign[r.ID]
+	if c == nil {
+		c = &Call{e: e, rec: *r, stored: true, foreign: true}
+		e.foreign[r.ID] = c
+	}
+	return c
 }
 
 func (e *Engine) resumable(r *Record) bool {
@@ -155,30 +180,36 @@ func (e *Engine) adopt(ctx context.Context, records []*Record) (calls []*Call, e
 
 // adopted is a call that runs on here.
 func (e *Engine) adopted(r *Record) *Call {
-	c := &Call{e: e, rec: *r, stored: true, address: true, resume: &Resume{Address: r.Address, Cursor: r.Cursor, Seq: r.Seq}}
-	c.rec.Cursor, c.rec.Cancel = nil, nil
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.foreign[r.ID] // with its readers
+	if c == nil {
+		c = &Call{e: e, rec: *r, stored: true}
+	}
+	delete(e.foreign, r.ID)
+	c.mu.Lock()
+	c.update(r)
+	c.foreign, c.address, c.resume = false, true, &Resume{Address: r.Address, Cursor: r.Cursor, Seq: r.Seq}
+	c.rec.Address, c.rec.Cursor, c.rec.Cancel = r.Address, nil, nil
 	c.ctx, c.cancel = context.WithCancelCause(e.root)
 	if r.Cancel != nil { // it was asked for, and the tool server may not have heard of it
 		by, text, _ := strings.Cut(string(r.Cancel), ": ")
 		c.cancelled = true
 		c.cancel(&Cause{End{Outcome: Cancelled, By: by, Text: text}})
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	if f := e.opt.Orphan; f != nil && !c.rec.HandedOff && c.readers == 0 {
+		if after := f(&c.rec); after >= 0 {
+			c.leaveAlone(after)
+		}
+	}
+	c.mu.Unlock()
 	e.calls[r.ID] = c
 	e.perServer[r.Server]++
 	e.perPrincipal[r.Principal]++
 	e.wg.Add(1)
 	e.settle(c)
-	if f := e.opt.Orphan; f != nil && !r.HandedOff {
-		if after := f(&c.rec); after >= 0 {
-			c.mu.Lock()
-			c.leaveAlone(after)
-			c.mu.Unlock()
-		}
-	}
 	if o := e.opt.Observer; o != nil {
-		rec := c.rec
+		rec := c.Record()
 		o.CallResumed(&rec)
 	}
 	return c
@@ -201,9 +232,14 @@ func (e *Engine) Get(ctx context.Context, principal string, id ID) (*Call, error
 		if err != nil {
 			return nil, err
 		}
-		c = e.ended(r)
 		if r.End.Outcome == Running {
-			c.ending, c.ended, c.foreign, c.cancelled = false, false, true, false
+			e.mu.Lock()
+			if c = e.calls[id]; c == nil { // not taken up meanwhile
+				c = e.elsewhere(r)
+			}
+			e.mu.Unlock()
+		} else {
+			c = e.ended(r)
 		}
 	}
 	if c.rec.Principal != principal {
@@ -274,13 +310,21 @@ func (c *Call) refresh(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r.Delivered = r.Delivered || c.rec.Delivered
-	r.HandedOff = r.HandedOff || c.rec.HandedOff
-	c.rec = *r
+	if c.foreign && !c.ended { // not taken up meanwhile
+		c.update(r)
+	}
+	return nil
+}
+
+// update takes over what changes in a call's record; c.mu is held.
+func (c *Call) update(r *Record) {
+	n := &c.rec
+	n.Epoch, n.Seq, n.Missing, n.Bytes = r.Epoch, r.Seq, r.Missing, r.Bytes
+	n.Dispatched, n.FirstByte, n.Ended, n.End = r.Dispatched, r.FirstByte, r.Ended, r.End
+	n.Delivered, n.HandedOff = n.Delivered || r.Delivered, n.HandedOff || r.HandedOff
 	if r.End.Outcome != Running {
 		c.ending, c.ended = true, true
 	}
-	return nil
 }
 
 // Position turns a place that a reader was at, as the process with that epoch
@@ -290,11 +334,11 @@ func (c *Call) refresh(ctx context.Context) error {
 func (c *Call) Position(epoch, seq uint64) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch r := c.resume; {
-	case c.ended && (epoch < c.rec.Epoch || c.rec.End.By == byRestart && epoch == c.rec.Epoch):
-		return min(seq, c.rec.Seq-1) // a later process ended it
-	case r != nil && epoch < c.rec.Epoch && r.Cursor == nil:
-		return min(seq, r.Seq) // nothing of what was lost comes again
+	if r := c.resume; r != nil && epoch < c.rec.Epoch && r.Cursor == nil {
+		seq = min(seq, r.Seq) // nothing of what was lost comes again
+	}
+	if c.ended && (epoch < c.rec.Epoch || c.rec.End.By == byRestart && epoch == c.rec.Epoch) {
+		seq = min(seq, c.rec.Seq-1) // a later process ended it
 	}
 	return seq
 }
