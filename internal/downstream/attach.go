@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -403,10 +402,10 @@ func (a *attachment) show(ev call.Event) bool {
 }
 
 // beatAt shows life after a silence: as progress if the client asked for it and
-// has got none for long enough, else as a comment. Times have a twentieth of
-// slack, because timers and writes do not meet exactly.
+// has got none for long enough, else as a comment. Times have some slack, because
+// timers and writes do not meet exactly.
 func (a *attachment) beatAt(now time.Time) {
-	if p := a.x.set.Progress; p > 0 && a.token != nil && !a.quiet && !a.original && now.Sub(a.lastData) >= p-p/20 {
+	if p := a.x.set.Progress; p > 0 && a.token != nil && !a.quiet && !a.original && now.Sub(a.lastData) >= p-slack(p) {
 		b := a.take()
 		mark := len(*b)
 		since := a.since
@@ -424,7 +423,16 @@ func (a *attachment) beatAt(now time.Time) {
 			a.give()
 		}
 	}
-	a.comment(now, a.x.set.Comment-a.x.set.Comment/20)
+	a.comment(now, a.x.set.Comment-slack(a.x.set.Comment))
+}
+
+// slack is by how much a beat may be early: engine and timers have a grid of
+// 100 ms for silences from a second on.
+func slack(d time.Duration) time.Duration {
+	if d >= time.Second {
+		return max(d/20, 110*time.Millisecond)
+	}
+	return d / 20
 }
 
 // comment writes a comment if nothing was written for silence.
@@ -479,125 +487,5 @@ func (a *attachment) wrote(b *[]byte, frame []byte, mark int, ok bool, seq uint6
 	a.d.Dropped++
 	if *b = frame[:mark]; mark == 0 {
 		a.give()
-	}
-}
-
-// owed says whether the agent gets a response: not if it cancelled (O22). Where
-// a closed stream is the only cancel there is nobody to answer either.
-func (a *attachment) owed(end *call.End) bool {
-	return end.Outcome != call.Cancelled || end.By != "agent" || a.modern || a.result
-}
-
-// response is the message that answers the request, and what to cut in it.
-func (a *attachment) response(ev *call.Event) (body []byte, cuts []cut) {
-	body = ev.Body
-	if body == nil || ev.Hole < 0 || ev.Hole >= len(body) || !a.modern && asksForInput(body) {
-		body = ownWords(a.id, ownEnd(ev), a.call.ID(), a.modern)
-	} else {
-		cuts = convert(body, a.modern, append(make([]cut, 0, 3), cut{ev.Hole, ev.Hole + 1, a.id}))
-	}
-	if a.join == call.Replay {
-		cuts = markReplayed(body, cuts)
-	}
-	if a.result {
-		return a.taskEnd(ev.End, body, cuts)
-	}
-	return body, cuts
-}
-
-// end writes the answer, and records whether it got out.
-func (a *attachment) end(ev *call.Event) {
-	if !a.owed(ev.End) {
-		if a.x.out.status == 0 {
-			a.x.out.head(http.StatusNoContent)
-		}
-		a.flush()
-		return
-	}
-	if a.ctx.Err() != nil { // not after: an agent may hang up as soon as it has its answer
-		a.gone()
-		return
-	}
-	body, cuts := a.response(ev)
-	a.answer(body, cuts, strconv.FormatUint(ev.Seq, 10))
-	if !a.x.out.flush() {
-		a.gone()
-		return
-	}
-	a.delivered(ev.End)
-}
-
-func (a *attachment) delivered(end *call.End) {
-	a.d.How = call.Delivered
-	if a.join == call.Replay {
-		a.d.How = call.Replayed
-	}
-	a.d.Events++
-	a.x.q.End = end
-}
-
-// answer writes body with cuts made, as an event or as the whole reply. An event
-// that follows others gets an id with seq; one that is the whole reply has
-// nothing before it that could be resumed.
-func (a *attachment) answer(body []byte, cuts []cut, seq string) {
-	out := &a.x.out
-	b := a.take()
-	ids := a.prefix != nil && seq != "" && (out.status != 0 || a.resumed)
-	sse := a.d.Kind != "json"
-	if out.status == 0 { // the answer is the whole reply, so its size is known
-		h := out.w.Header()
-		size := len(body)
-		for _, c := range cuts {
-			size += len(c.with) - (c.to - c.from)
-		}
-		if sse {
-			streamHead(h)
-			size += len(eventHead) + len(eventTail)
-			if ids {
-				size += len("id: \n") + len(a.prefix) + len(seq)
-			}
-		} else {
-			h["Content-Type"] = valueJSON
-			h["Cache-Control"] = valueNoStore
-		}
-		h["Content-Length"] = []string{strconv.Itoa(size)}
-		out.head(http.StatusOK)
-	}
-	if sse {
-		if ids {
-			*b = append(append(append(append(*b, "id: "...), a.prefix...), seq...), '\n')
-		}
-		*b = append(*b, eventHead...)
-	}
-	head, rest := spliceHead(*b, body, cuts)
-	if len(rest) < bigBody {
-		head = append(head, rest...)
-		if sse {
-			head = append(head, eventTail...)
-		}
-		rest = nil
-	}
-	*b = head
-	out.write(*b)
-	a.give()
-	if rest != nil {
-		out.write(rest)
-		if sse {
-			out.write(eventTail)
-		}
-	}
-}
-
-// gone records that the agent did not get the answer, and why; what becomes of
-// the call is the era's and the policy's to say (I7).
-func (a *attachment) gone() {
-	switch {
-	case a.x.h.isStopping():
-		a.d.How = call.ShutDown
-		return
-	case a.x.out.slow:
-		a.d.How = call.Slow
-	default:
-		a.d.How = call.AbortedDownstream
 	}
 }

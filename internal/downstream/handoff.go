@@ -147,16 +147,7 @@ func markReplayed(body []byte, cuts []cut) []cut {
 	if !result.ok() || body[result.val] != '{' {
 		return cuts
 	}
-	const member = `"` + metaKeyReplayed + `":true`
-	obj, with := result.val, `"_meta":{`+member+`}`
-	if meta := find(body, result.val, "_meta"); meta.ok() && body[meta.val] == '{' {
-		obj, with = meta.val, member
-	}
-	at := obj + 1
-	if i := space(body, at); i < len(body) && body[i] != '}' {
-		with += ","
-	}
-	return append(cuts, cut{at, at, []byte(with)})
+	return intoMeta(body, result.val, `"`+metaKeyReplayed+`":true`, cuts)
 }
 
 // budget sets when the call is handed off, by what is known of the client.

@@ -245,16 +245,18 @@ func paramsOf(body []byte) []byte {
 }
 
 // insertMember puts a member first into the object at obj, where cuts may take
-// others out. It goes before the cuts that are there.
+// others out, or put others in at the same place. It goes before the cuts that are
+// there.
 func insertMember(body []byte, obj int, member string, cuts []cut) []cut {
 	at := obj + 1
-	next := space(body, at)
+	next, beside := space(body, at), false
 	for _, c := range cuts {
 		if len(c.with) == 0 && c.from <= next && next < c.to {
 			next = space(body, c.to)
 		}
+		beside = beside || c.from == at && c.to == at && len(c.with) > 0
 	}
-	if next < len(body) && body[next] != '}' {
+	if beside || next < len(body) && body[next] != '}' {
 		member += ","
 	}
 	return append([]cut{{at, at, []byte(member)}}, cuts...)

@@ -168,9 +168,7 @@ func TestReplaceBackground(t *testing.T) {
 	if h.pid() != pid || h.serving().Background {
 		t.Fatalf("the background serve stays: %+v\n%s", h.serving(), log)
 	}
-	if !strings.Contains(log.String(), "started in the background") {
-		t.Errorf("it does not say so: %s", log)
-	}
+	soon(t, "it says so", func() bool { return strings.Contains(log.String(), "started in the background") })
 	p.call(wire.Legacy, "8", "up__work", `{"now":1}`)
 	if m := p.response("8"); m.ToolText() != "now" {
 		t.Errorf("%s", m.JSON)
