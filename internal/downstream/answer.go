@@ -67,7 +67,7 @@ func (a *attachment) delivered(end *call.End) {
 func (a *attachment) answer(body []byte, cuts []cut, seq string) {
 	out := &a.x.out
 	b := a.take()
-	ids := a.prefix != nil && seq != "" && (out.status != 0 || a.resumed)
+	ids := a.prefix != nil && seq != "" && (out.status != 0 || a.from != "")
 	sse := a.d.Kind != "json"
 	if out.status == 0 { // the answer is the whole reply, so its size is known
 		h := out.w.Header()

@@ -30,7 +30,7 @@ type attachment struct {
 	entry   *inCall
 
 	join             call.Join
-	resumed          bool      // a GET with Last-Event-ID
+	from             string    // not empty: the event id that a GET goes on from
 	prefix           []byte    // of event ids; nil if the stream cannot be resumed
 	task             bool      // the request can be answered with a task
 	asTask           bool      // it asked for one, as 2025-11-25 has it: see createTask
@@ -88,7 +88,7 @@ func (a *attachment) flush() bool {
 // run serves the attachment to its end, which it records.
 func (a *attachment) run() {
 	switch {
-	case a.resumed:
+	case a.from != "":
 		a.begin("resume")
 		a.stream()
 		a.x.q.MaxGap = a.x.out.gap
@@ -172,7 +172,12 @@ func (a *attachment) prime() {
 	if age := a.x.set.StreamAge; age > 0 {
 		a.ends = time.Now().Add(age)
 	}
-	*b = append(a.appendID(*b, a.after), primed...)
+	if a.from != "" { // nothing was shown since, and what it counts is its own process's
+		*b = append(append(append(*b, "id: "...), a.from...), '\n')
+	} else {
+		*b = a.appendID(*b, a.after)
+	}
+	*b = append(*b, primed...)
 }
 
 // together waits for the moment of Settings.Together: an answer that is there by

@@ -192,7 +192,7 @@ func (x *exchange) resume(s *session) *attachment {
 	}
 	rec := c.Record()
 	a := &attachment{
-		x: x, ctx: x.r.Context(), call: c, id: p.id, token: p.token, wantLogs: true, resumed: true, since: rec.Started,
+		x: x, ctx: x.r.Context(), call: c, id: p.id, token: p.token, wantLogs: true, from: v, since: rec.Started,
 		session: s, key: idKey(p.id), after: c.Position(p.epoch, seq),
 		policy: x.h.opt.Admit(s.principal, rec.Server, rec.Tool, false),
 	}
