@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -47,6 +48,10 @@ const (
 	replacedLinger = 5 * time.Second
 	handOverTime   = time.Minute // from "go" to "serving"
 )
+
+// maxPassed bounds a request that is passed on, in bytes; a longer one is cut, and
+// its agent told so by the successor.
+const maxPassed = 64 << 20
 
 // front is what all requests pass: it counts those that have not come to their
 // call yet, and gives them to the successor if there is one.
@@ -97,6 +102,15 @@ func (f *front) pass(w http.ResponseWriter, r *http.Request) {
 	}
 	f.passed.Add(1)
 	defer f.passed.Add(-1)
+	// Whole, before any byte of an answer: the server would throw away what is
+	// unread then (A7). The successor has its own limit and says so.
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxPassed))
+	if err != nil {
+		w.Header().Set("Connection", "close")
+		http.Error(w, "the request ended before its body was complete", http.StatusBadRequest)
+		return
+	}
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	f.successor.Load().ServeHTTP(w, r)
 }
 
