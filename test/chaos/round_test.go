@@ -12,14 +12,14 @@ import (
 
 // What longcall can do; all that is asserted of it hangs on these.
 const (
-	hasAttach   = true  // a re-issued call takes over the one that lost its reader
-	hasResume   = true  // GET with Last-Event-ID
-	hasSessions = true  // sessions survive the process
-	hasAdopt    = true  // calls of resumable servers go on after a restart
-	hasTasks    = true  // both generations of tasks
-	hasAwait    = true  // a plain hand-off, and await_call
-	hasCancel = true // a cancel that is on record ends the call also after a restart
-	hasLine = true // progress goes on to increase when a stream is resumed
+	hasAttach   = true // a re-issued call takes over the one that lost its reader
+	hasResume   = true // GET with Last-Event-ID
+	hasSessions = true // sessions survive the process
+	hasAdopt    = true // calls of resumable servers go on after a restart
+	hasTasks    = true // both generations of tasks
+	hasAwait    = true // a plain hand-off, and await_call
+	hasCancel   = true // a cancel that is on record ends the call also after a restart
+	hasLine     = true // progress goes on to increase when a stream is resumed
 )
 
 // round is one scenario: a gateway, a tool server, a broken network on both
