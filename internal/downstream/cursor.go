@@ -36,7 +36,7 @@ const (
 // with a larger id or token gets a stream that cannot be resumed.
 const maxPlace = 512
 
-var placeText = base64.RawURLEncoding
+var placeText = base64.RawURLEncoding.Strict()
 
 // seal gives the beginning of all event ids of a stream, with its dot; nil if
 // the stream cannot be resumed.
@@ -73,7 +73,7 @@ func openPlace(key *[32]byte, principal, session, eventID string) (p place, seq 
 		return p, "", false
 	}
 	b, err := placeText.DecodeString(text)
-	if err != nil || len(b) < placeMAC || !hmac.Equal(b[:placeMAC], placeSum(key, principal, session, b[placeMAC:])) {
+	if err != nil || len(b) < placeMAC || len(text) != placeText.EncodedLen(len(b)) || !hmac.Equal(b[:placeMAC], placeSum(key, principal, session, b[placeMAC:])) {
 		return p, "", false
 	}
 	b = b[placeMAC:]

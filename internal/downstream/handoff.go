@@ -3,6 +3,7 @@ package downstream
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math"
 	"net/http"
 	"strconv"
@@ -186,8 +187,12 @@ func (x *exchange) resume(s *session) *attachment {
 		return nil
 	}
 	c, err := x.h.opt.Engine.Get(x.r.Context(), s.principal, p.call)
-	if err != nil {
+	switch {
+	case errors.Is(err, call.ErrUnknown):
 		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "This Last-Event-ID has expired: the call that it belongs to is not kept any more.")
+		return nil
+	case err != nil:
+		x.refuse(http.StatusServiceUnavailable, mcp.CodeInternal, "The call of this Last-Event-ID could not be read from longcall's journal. It goes on, and nothing of it is lost: come back in a moment.")
 		return nil
 	}
 	rec := c.Record()
