@@ -166,7 +166,7 @@ func (c patient) withHandOff(t *testing.T, gw *peers.Longcall, ups map[string]*w
 		r.then = strings.Join(steps, "; ")
 	}
 	r.ranOn = ups[server].Count("tools/call")
-	if rec := ended(t, gw, server); rec.Outcome != "completed" {
+	if rec := ended(t, gw, server, false); rec.Outcome != "completed" {
 		t.Errorf("with hand-off, the journal says of the call: %+v", rec)
 	}
 }
@@ -174,7 +174,7 @@ func (c patient) withHandOff(t *testing.T, gw *peers.Longcall, ups map[string]*w
 // withoutHandOff makes the call, and once that has ended the same again.
 func (c patient) withoutHandOff(t *testing.T, gw *peers.Longcall, ups map[string]*wire.Upstream, server string, r *row) {
 	r.off = c.through(t, gw, server, "slow", "{}").cell()
-	rec := ended(t, gw, server)
+	rec := ended(t, gw, server, r.off == "the result")
 	r.became = rec.Outcome
 	if n := len(rec.Deliveries); n > 0 {
 		r.became += ", " + rec.Deliveries[n-1].How
@@ -189,14 +189,16 @@ func (c patient) withoutHandOff(t *testing.T, gw *peers.Longcall, ups map[string
 	}
 }
 
-// ended waits for the end of the newest call of a server.
-func ended(t *testing.T, gw *peers.Longcall, server string) (rec peers.Record) {
+// ended waits for the end of the newest call of a server, and until that it was
+// delivered is noted, if it was.
+func ended(t *testing.T, gw *peers.Longcall, server string, delivered bool) (rec peers.Record) {
 	t.Helper()
 	gw.Until(t, "has ended the call of "+server, func(context.Context) bool {
 		for _, r := range gw.Calls(t) {
 			if r.Server == server {
 				rec = r
-				return r.Outcome != "running"
+				n := len(r.Deliveries)
+				return r.Outcome != "running" && (!delivered || n > 0 && r.Deliveries[n-1].How == "delivered")
 			}
 		}
 		return false
