@@ -260,6 +260,7 @@ func (a *App) admit(principal, server, tool string, modern bool) downstream.Deci
 		Denied: d.Denied, Limits: d.Limits, Buffered: d.Relay == "buffered",
 		CancelOnDisconnect: d.OnDisconnect == "cancel", Grace: d.Grace,
 		HandOff: d.HandOff, TaskOnly: d.TaskOnly, Attach: d.Attach,
+		AutoAttach: d.AutoAttach, AutoDisconnect: d.AutoDisconnect, PerSession: d.PerSession,
 	}
 }
 

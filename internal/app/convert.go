@@ -83,7 +83,7 @@ func rules(c *config.Config) *policy.Rules {
 		Servers:      map[string]policy.Server{},
 	}
 	for name, s := range c.Servers {
-		ps := policy.Server{Overrides: overrides(s.Limits.LimitOverrides, s.Relay, s.OnDisconnect, s.DisconnectGrace, s.HandOff, s.Attach), Tools: map[string]policy.Tool{}}
+		ps := policy.Server{Overrides: overrides(s.Limits.LimitOverrides, s.Relay, s.OnDisconnect, s.DisconnectGrace, s.HandOff, s.Attach), PerSession: s.Share == config.ShareSession, Tools: map[string]policy.Tool{}}
 		ps.Concurrent = s.Limits.Concurrent
 		if s.Command != "" && ps.Connect == nil {
 			ps.Connect = &processConnect

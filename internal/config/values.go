@@ -75,12 +75,13 @@ type Attach string
 
 // The rules.
 const (
+	AttachAuto        Attach = "auto" // always for tools that say they are idempotent, else undelivered
 	AttachUndelivered Attach = "undelivered"
 	AttachAlways      Attach = "always"
 	AttachNever       Attach = "never"
 )
 
-func (Attach) values() []string { return []string{"undelivered", "always", "never"} }
+func (Attach) values() []string { return []string{"auto", "undelivered", "always", "never"} }
 
 // Switch is on or off, or empty where the level above decides.
 type Switch string

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"context"
 	"slices"
 	"strings"
 
@@ -46,9 +45,7 @@ func (x *exchange) ownName(session, tool string) string {
 	if x.server == "" {
 		return tool
 	}
-	spent, cancel := context.WithCancel(x.r.Context())
-	cancel()
-	tools, _, _ := x.h.opt.Catalog.Tools(spent, x.q.Principal, session, x.server)
+	tools, _, _ := x.h.opt.Catalog.Tools(x.h.spent, x.q.Principal, session, x.server)
 	for slices.ContainsFunc(tools, func(t mcp.Tool) bool { return t.Name == tool }) {
 		tool = ownPrefix + tool
 	}

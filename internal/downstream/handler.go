@@ -46,6 +46,9 @@ type Decision struct {
 	HandOff            bool        // the call may be handed off when the agent's patience ends
 	TaskOnly           bool        // only as a task: a request that declares none is refused
 	Attach             call.Attach // when the request takes over an equal call
+	AutoAttach         bool        // Attach is the default: a tool that says it is idempotent is joined by all
+	AutoDisconnect     bool        // CancelOnDisconnect is the era's default, which annotations may change
+	PerSession         bool        // equal calls of two sessions are not the same call
 }
 
 // Settings may change while the handler serves. Zero durations turn beats off.
@@ -160,8 +163,9 @@ type Handler struct {
 	log      *slog.Logger
 	sessions *sessions
 	cursors  cursorKey
-	info     []byte // raw serverInfo
-	params   sync.Map
+	info     []byte          // raw serverInfo
+	params   sync.Map        // server NUL principal to *factIndex
+	spent    context.Context // is over: for looking without waiting
 	unwatch  func()
 	subs     subscriptions
 	asked    sessionTasks
@@ -177,6 +181,9 @@ func New(opt Options) *Handler {
 		opt: opt, log: opt.Log, cursors: newCursorKey(), info: serverInfo(opt.Info),
 		stopping: make(chan struct{}),
 	}
+	var over context.CancelFunc
+	h.spent, over = context.WithCancel(context.Background())
+	over()
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}

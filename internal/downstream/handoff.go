@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"math"
 	"net/http"
@@ -107,9 +106,8 @@ func (x *exchange) knownTool(s *session, server, tool string) []byte {
 	if s != nil {
 		session = s.id
 	}
-	spent, cancel := context.WithCancel(x.r.Context())
-	cancel() // what is not known now is not waited for
-	tools, _, _ := x.h.opt.Catalog.Tools(spent, x.q.Principal, session, server)
+	// What is not known now is not waited for.
+	tools, _, _ := x.h.opt.Catalog.Tools(x.h.spent, x.q.Principal, session, server)
 	for _, t := range tools {
 		if t.Name == tool {
 			return t.Raw

@@ -203,7 +203,7 @@ func TestModernDisconnect(t *testing.T) {
 // expectPrimed reads the event without data that begins a stream of 2025-11-25.
 func expectPrimed(t *testing.T, body *bufio.Reader) {
 	t.Helper()
-	for _, want := range []string{`^: open\n$`, `^\n$`, `^id: \S+\.0\n$`, `^retry: 1000\n$`, `^data: \n$`, `^\n$`} {
+	for _, want := range []string{`^: open\n$`, `^\n$`, `^id: \S+\.\d+\n$`, `^retry: 1000\n$`, `^data: \n$`, `^\n$`} {
 		if l, err := body.ReadString('\n'); err != nil || !regexp.MustCompile(want).MatchString(l) {
 			t.Fatalf("got %q, %v; want %s", l, err, want)
 		}

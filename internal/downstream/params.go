@@ -28,35 +28,50 @@ type param struct {
 	numeric bool
 }
 
-// paramIndex holds the annotations of one list, which it is compared with by
-// identity: the catalog gives the same slice as long as nothing has changed.
-type paramIndex struct {
+// facts are what a tool's entry says that matters when it is called. Nothing of
+// it is proved: a hint only picks between defaults that are both safe.
+type facts struct {
+	params      []param
+	idempotent  bool // idempotentHint: once or twice is the same
+	destructive bool // destructiveHint, said and not only left out
+}
+
+// factIndex holds the facts of one list, which it is compared with by identity:
+// the catalog gives the same slice as long as nothing has changed.
+type factIndex struct {
 	first *mcp.Tool
 	n     int
-	tools map[string][]param // only tools with annotations
+	tools map[string]facts // only tools of which there are any
+}
+
+// facts gives those of a tool, from the list as last known, as far as it is
+// within ctx.
+func (x *exchange) facts(ctx context.Context, session string, t target) (f facts) {
+	tools, _, _ := x.h.opt.Catalog.Tools(ctx, x.q.Principal, session, t.server)
+	if len(tools) == 0 {
+		return f
+	}
+	key := t.server + "\x00" + x.q.Principal
+	ix, _ := x.h.params.Load(key)
+	index, _ := ix.(*factIndex)
+	if index == nil || index.first != &tools[0] || index.n != len(tools) {
+		index = newFactIndex(tools)
+		x.h.params.Store(key, index)
+	}
+	return index.tools[t.tool]
 }
 
 // paramHeaders checks the Mcp-Param headers of a call against its arguments,
 // as the tool's schema says (SPEC §1.3); it returns what is wrong. Headers that
 // the schema does not know are ignored.
 func (x *exchange) paramHeaders(m *mcp.Message, t target) string {
-	ix, _ := x.h.params.Load(t.server)
-	index, _ := ix.(*paramIndex)
 	ctx := x.r.Context()
-	if index == nil {
+	if _, known := x.h.params.Load(t.server + "\x00" + x.q.Principal); !known {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, paramWait)
 		defer cancel()
 	}
-	tools, _, _ := x.h.opt.Catalog.Tools(ctx, x.q.Principal, "", t.server)
-	if len(tools) == 0 {
-		return ""
-	}
-	if index == nil || index.first != &tools[0] || index.n != len(tools) {
-		index = newParamIndex(tools)
-		x.h.params.Store(t.server, index)
-	}
-	for _, p := range index.tools[t.tool] {
+	for _, p := range x.facts(ctx, "", t).params {
 		if !p.matches(x.r.Header, m.Arguments.Of(m.Raw)) {
 			return "The " + p.header + " header must be there once and equal the argument that it mirrors."
 		}
@@ -64,19 +79,30 @@ func (x *exchange) paramHeaders(m *mcp.Message, t target) string {
 	return ""
 }
 
-func newParamIndex(tools []mcp.Tool) *paramIndex {
-	ix := &paramIndex{first: &tools[0], n: len(tools), tools: map[string][]param{}}
+func newFactIndex(tools []mcp.Tool) *factIndex {
+	ix := &factIndex{first: &tools[0], n: len(tools), tools: map[string]facts{}}
 	for _, t := range tools {
-		if !bytes.Contains(t.Raw, []byte(paramKey)) {
-			continue
-		}
-		if schema := find(t.Raw, 0, "inputSchema"); schema.ok() {
-			if ps := schemaParams(nil, t.Raw[schema.val:], nil); len(ps) > 0 {
-				ix.tools[t.Name] = ps
+		var f facts
+		if bytes.Contains(t.Raw, []byte(paramKey)) {
+			if schema := find(t.Raw, 0, "inputSchema"); schema.ok() {
+				f.params = schemaParams(nil, t.Raw[schema.val:], nil)
 			}
+		}
+		if hints := find(t.Raw, 0, "annotations"); hints.ok() {
+			f.idempotent = isTrue(t.Raw, hints.val, "idempotentHint")
+			f.destructive = isTrue(t.Raw, hints.val, "destructiveHint")
+		}
+		if f.params != nil || f.idempotent || f.destructive {
+			ix.tools[t.Name] = f
 		}
 	}
 	return ix
+}
+
+// isTrue says whether a member of the object at raw[obj] is true.
+func isTrue(raw []byte, obj int, name string) bool {
+	f := find(raw, obj, name)
+	return f.ok() && string(raw[f.val:f.end]) == "true"
 }
 
 // schemaParams collects annotations that are reachable through properties only.

@@ -46,6 +46,9 @@ func unknownTool(id []byte, name string) []byte {
 func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment, []byte) {
 	id := m.ID.Of(m.Raw)
 	d := x.h.opt.Admit(x.q.Principal, t.server, t.tool, x.modern)
+	if d.AutoAttach || d.AutoDisconnect {
+		x.byHints(&d, t, s)
+	}
 	if x.relayed() {
 		d.CancelOnDisconnect = false // on a pipe, only a message cancels (SPEC §2.3)
 	}
@@ -63,6 +66,9 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	}
 	if digest := x.set.Digest; digest != nil {
 		spec.Digest = digest(args)
+		if d.PerSession && s != nil {
+			spec.Digest = sessionDigest(spec.Digest, s.id)
+		}
 	}
 	a := &attachment{
 		x: x, ctx: x.r.Context(), modern: x.modern, policy: d, wantLogs: true,
@@ -116,6 +122,31 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		}
 	}
 	return a, nil
+}
+
+// byHints fills in what nobody has configured, by what the tool says of itself: an
+// idempotent one may be joined by all who make the same call, and a destructive
+// one is not cut off in the middle because a stream was lost: half a change is
+// worse than a whole one, and who asks again is given its result.
+func (x *exchange) byHints(d *Decision, t target, s *session) {
+	session := ""
+	if s != nil {
+		session = s.id
+	}
+	f := x.facts(x.h.spent, session, t)
+	if d.AutoAttach && f.idempotent {
+		d.Attach = call.AttachAlways
+	}
+	if d.AutoDisconnect && f.destructive && !f.idempotent {
+		d.CancelOnDisconnect = false
+	}
+}
+
+// sessionDigest keeps the calls of one session apart from those of others, where
+// each has its own connection to the tool server.
+func sessionDigest(digest, session string) string {
+	sum := sha256.Sum256([]byte(digest + "\x00" + session))
+	return hex.EncodeToString(sum[:])
 }
 
 // attach starts the call, or finds the one that the request takes over. A relay

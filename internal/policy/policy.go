@@ -47,6 +47,7 @@ type Attach string
 
 // The rules.
 const (
+	AttachAuto        Attach = "auto" // by the tool's own annotation, see Decision.AutoAttach
 	AttachUndelivered Attach = "undelivered"
 	AttachAlways      Attach = "always"
 	AttachNever       Attach = "never"
@@ -60,7 +61,7 @@ type Rules struct {
 	OnDisconnect OnDisconnect // empty means Auto
 	Grace        time.Duration
 	HandOff      HandOff           // empty means HandOffAuto
-	Attach       Attach            // empty means AttachUndelivered
+	Attach       Attach            // empty means AttachAuto
 	Servers      map[string]Server // by configured name
 }
 
@@ -68,7 +69,8 @@ type Rules struct {
 // names there.
 type Server struct {
 	Overrides
-	Tools map[string]Tool
+	PerSession bool // see Decision
+	Tools      map[string]Tool
 }
 
 // Tool is what is said about one tool.
@@ -102,6 +104,15 @@ type Decision struct {
 	HandOff      bool // it may be handed off
 	TaskOnly     bool // only as a task: an agent without tasks is refused (SPEC §3.3)
 	Attach       call.Attach
+	// AutoAttach says that nobody has said what Attach should be: a tool that
+	// says it is idempotent may be joined by all (call.AttachAlways).
+	AutoAttach bool
+	// AutoDisconnect says that nobody has said what OnDisconnect should be: it is
+	// the stateless era's default, which a tool's annotations may change.
+	AutoDisconnect bool
+	// PerSession says that each agent's session has a connection of its own to
+	// the server, so that equal calls of two sessions are not the same call.
+	PerSession bool
 }
 
 // Admit decides about one call. tool is the server's own name of the tool;
@@ -109,10 +120,11 @@ type Decision struct {
 func (r *Rules) Admit(principal, server, tool string, modern bool) Decision {
 	d := Decision{
 		Limits: r.Limits, Relay: r.Relay, OnDisconnect: r.OnDisconnect, Grace: r.Grace,
-		HandOff: r.HandOff != HandOffOff, TaskOnly: r.HandOff == HandOffTask, Attach: r.Attach.rule(),
+		HandOff: r.HandOff != HandOffOff, TaskOnly: r.HandOff == HandOffTask, Attach: r.Attach.rule(), AutoAttach: r.Attach.auto(),
 	}
 	if s, ok := r.Servers[server]; ok {
 		d.apply(&s.Overrides)
+		d.PerSession = s.PerSession
 		if s.Concurrent != nil {
 			d.Limits.PerServer = *s.Concurrent
 		}
@@ -128,7 +140,7 @@ func (r *Rules) Admit(principal, server, tool string, modern bool) Decision {
 		d.Relay = Live
 	}
 	if d.OnDisconnect == "" || d.OnDisconnect == Auto {
-		d.OnDisconnect = Detach
+		d.OnDisconnect, d.AutoDisconnect = Detach, modern
 		if modern {
 			d.OnDisconnect = Cancel
 		}
@@ -154,9 +166,11 @@ func (d *Decision) apply(o *Overrides) {
 		d.HandOff, d.TaskOnly = o.HandOff != HandOffOff, o.HandOff == HandOffTask
 	}
 	if o.Attach != "" {
-		d.Attach = o.Attach.rule()
+		d.Attach, d.AutoAttach = o.Attach.rule(), o.Attach.auto()
 	}
 }
+
+func (a Attach) auto() bool { return a == "" || a == AttachAuto }
 
 func (a Attach) rule() call.Attach {
 	switch a {

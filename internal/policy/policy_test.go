@@ -23,6 +23,7 @@ func TestAdmit(t *testing.T) {
 					"d": {Overrides: Overrides{OnDisconnect: Auto, Attach: AttachAlways}, Deny: true},
 				},
 			},
+			"p": {PerSession: true, Overrides: Overrides{Attach: AttachAuto}},
 		},
 	}
 	base := rules.Limits
@@ -36,10 +37,11 @@ func TestAdmit(t *testing.T) {
 		want               Decision
 	}{
 		{"unknown server, legacy", "x", "t", false, Decision{Limits: base, Relay: Live, OnDisconnect: Detach, Grace: 15 * time.Second, HandOff: true, Attach: call.AttachAlways}},
-		{"unknown server, modern", "x", "t", true, Decision{Limits: base, Relay: Live, OnDisconnect: Cancel, Grace: 15 * time.Second, HandOff: true, Attach: call.AttachAlways}},
+		{"unknown server, modern", "x", "t", true, Decision{Limits: base, Relay: Live, OnDisconnect: Cancel, AutoDisconnect: true, Grace: 15 * time.Second, HandOff: true, Attach: call.AttachAlways}},
+		{"a connection for each session", "p", "t", false, Decision{Limits: base, Relay: Live, OnDisconnect: Detach, Grace: 15 * time.Second, HandOff: true, AutoAttach: true, PerSession: true}},
 		{"server", "s", "x", true, Decision{Limits: server, Relay: Buffered, OnDisconnect: Detach, Grace: 15 * time.Second, Attach: call.AttachNever}},
 		{"tool over server", "s", "t", false, Decision{Limits: tool, Relay: Live, OnDisconnect: Cancel, HandOff: true}},
-		{"auto of a tool over its server", "s", "d", true, Decision{Limits: server, Relay: Buffered, OnDisconnect: Cancel, Grace: 15 * time.Second, Attach: call.AttachAlways}},
+		{"auto of a tool over its server", "s", "d", true, Decision{Limits: server, Relay: Buffered, OnDisconnect: Cancel, AutoDisconnect: true, Grace: 15 * time.Second, Attach: call.AttachAlways}},
 		{"auto of a tool over its server, legacy", "s", "d", false, Decision{Limits: server, Relay: Buffered, OnDisconnect: Detach, Grace: 15 * time.Second, Attach: call.AttachAlways}},
 	}
 	for _, tt := range tests {
@@ -59,7 +61,7 @@ func TestAdmit(t *testing.T) {
 			}
 		})
 	}
-	if got := (&Rules{}).Admit("p", "s", "t", false); got != (Decision{Relay: Live, OnDisconnect: Detach, HandOff: true}) {
+	if got := (&Rules{}).Admit("p", "s", "t", false); got != (Decision{Relay: Live, OnDisconnect: Detach, HandOff: true, AutoAttach: true}) {
 		t.Errorf("zero rules: %+v", got)
 	}
 }

@@ -142,6 +142,7 @@ var rootContexts = map[string]string{
 	"internal/app/app.go":              "stopping must go on when the context of Run is done; each has a time limit",
 	"internal/call/engine.go":          "calls outlive their requests; Engine.Stop ends them",
 	"internal/cli/serve.go":            "the last log lines are written when all else has stopped; it has a time limit",
+	"internal/downstream/handler.go":   "it is over from the beginning: for looking without waiting",
 	"internal/demo/server.go":          "the demo's slow calls; Close ends them",
 	"internal/telemetry/request.go":    "slog asks for one, and our handlers do not look at it",
 	"internal/telemetry/telemetry.go":  "slog asks for one, and our handlers do not look at it",
