@@ -71,7 +71,7 @@ func (e *Engine) Attach(ctx context.Context, spec Spec) (*Call, Join, error) {
 		return c.joined(&spec)
 	}
 	c = e.new(spec, 1)
-	if spec.Idempotency == "" {
+	if spec.Idempotency == "" && spec.Attach != AttachAlways {
 		e.mu.Unlock()
 		c, err := e.start(ctx, c)
 		return c, Started, err

@@ -147,12 +147,16 @@ type awaitArgs struct {
 	ids  []string // each once
 	all  bool     // wait for all of them, not for any
 	wait time.Duration
+	// attempt counts the model's waits, from 1; 0 if it does not say. It only
+	// makes the next call another one: Gemini CLI stops a model at the fifth
+	// identical call, opencode asks its user at the third.
+	attempt int64
 }
 
 // parseAwait reads them; token says whether the request has a progress token, and
 // otherwise is the wait if none is named.
 func parseAwait(raw []byte, token bool, otherwise time.Duration) (v awaitArgs, wrong string) {
-	a := readArguments(toolAwait, raw, "ids", "mode", "wait_ms")
+	a := readArguments(toolAwait, raw, "ids", "mode", "wait_ms", "attempt")
 	const beIDs = `an array of 1 to 16 call ids, such as ["c_…"]; list_calls shows them`
 	ids := a.value("ids")
 	if ids == nil || ids[0] != '[' {
@@ -180,6 +184,7 @@ func parseAwait(raw []byte, token bool, otherwise time.Duration) (v awaitArgs, w
 		most, unit = maxWaitSilent, " (milliseconds; up to 600000 only for a request with a progress token)"
 	}
 	v.wait = time.Duration(a.integer("wait_ms", 0, most.Milliseconds(), otherwise.Milliseconds(), unit)) * time.Millisecond
+	v.attempt = a.integer("attempt", 1, 10_000, 0, "")
 	return v, a.wrong
 }
 

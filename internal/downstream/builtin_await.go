@@ -32,6 +32,7 @@ type waiter struct {
 	calls   []waited
 	unknown []string // ids that are no calls of the principal
 	all     bool
+	attempt int64 // see awaitArgs
 	until   time.Time
 	wake    chan struct{}
 	stop    context.CancelCauseFunc // ends the wait
@@ -118,7 +119,7 @@ func (x *exchange) awaitCall(m *mcp.Message, s *session, args []byte) (*attachme
 	}
 	v, wrong := parseAwait(args, w.token != nil, otherwise)
 	if wrong == "" {
-		w.all = v.all
+		w.all, w.attempt = v.all, v.attempt
 		wrong = w.find(v.ids)
 	}
 	if wrong != "" {

@@ -123,7 +123,7 @@ func ownConversation(t *testing.T, version string, out *strings.Builder) {
 	say(toolCancel, `{"id":"$CALL1"}`)
 	say(toolAwait, `{"ids":["$CALL2"]}`)
 	say(toolAwait, `{"ids":["c_nobody"]}`)
-	say(toolAwait, `{"ids":["$CALL1"],"wait_ms":90000}`)
+	say(toolAwait, `{"ids":["$CALL1"],"wait_ms":90000,"attempt":7}`)
 	say(toolList, `{}`)
 }
 

@@ -144,12 +144,18 @@ func (w *waiter) next(list []told, running []string) string {
 			b.WriteByte(' ')
 		}
 	}
-	b.WriteString("Not finished, and not failed: do not run it again, and do not sleep. Call " + name + " again with " + idList(running) + " when you need the result, or go on with other work.")
+	b.WriteString("Not finished, and not failed: do not run it again, and do not sleep. Call " + name + " again with " + againWith(running, w.attempt) + " when you need the result, or go on with other work.")
 	return b.String()
 }
 
 // idList is a list of ids as an argument.
 func idList(ids []string) string { return `{"ids":["` + strings.Join(ids, `","`) + `"]}` }
+
+// againWith is idList with the number of the next attempt.
+func againWith(ids []string, attempt int64) string {
+	list := idList(ids)
+	return list[:len(list)-1] + `,"attempt":` + strconv.FormatInt(min(max(attempt, 1)+1, 10_000), 10) + "}"
+}
 
 // unknownText says which ids are no calls of the principal: the same words for
 // one that never was, one of somebody else, and what is no id at all.

@@ -13,7 +13,8 @@ var ownSchemas = map[string][]byte{
 "inputSchema":{"type":"object","properties":{
 "ids":{"type":"array","items":{"type":"string"},"minItems":1,"maxItems":16,"description":"Ids of calls, such as c_k3v…"},
 "mode":{"type":"string","enum":["any","all"],"default":"any","description":"Return when any or when all of them have ended."},
-"wait_ms":{"type":"integer","minimum":0,"maximum":600000,"description":"Longest wait in milliseconds; above 45000 only for a request with a progress token. Leave it out: the default suits your client."}
+"wait_ms":{"type":"integer","minimum":0,"maximum":600000,"description":"Longest wait in milliseconds; above 45000 only for a request with a progress token. Leave it out: the default suits your client."},
+"attempt":{"type":"integer","minimum":1,"maximum":10000,"description":"How often you have waited for these calls, this one included. It changes nothing; some clients stop a model that makes the very same call again and again."}
 },"required":["ids"],"additionalProperties":false},
 "outputSchema":{"type":"object","properties":{
 "calls":{"type":"array","items":{"type":"object","properties":{

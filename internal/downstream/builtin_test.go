@@ -413,7 +413,7 @@ func TestAwaitWaitsOut(t *testing.T) {
 			if r.Result.IsError || !s.WaitedOut || s.Calls[0].State != "running" || s.Calls[0].Progress != "step 3" || s.Calls[0].EndedAt != "" || s.Next != r.text() {
 				t.Errorf("%+v", r)
 			}
-			for _, want := range []string{"Still running: " + string(c.ID()) + " (up__work), since 00:00:00 UTC", `it last said: "step 3"`, "do not run it again", `Call await_call again with {"ids":["` + string(c.ID()) + `"]}`, "go on with other work"} {
+			for _, want := range []string{"Still running: " + string(c.ID()) + " (up__work), since 00:00:00 UTC", `it last said: "step 3"`, "do not run it again", `Call await_call again with {"ids":["` + string(c.ID()) + `"],"attempt":2}`, "go on with other work"} {
 				if !strings.Contains(r.text(), want) {
 					t.Errorf("%q is not in %q", want, r.text())
 				}
@@ -517,7 +517,7 @@ func TestAwaitSeveral(t *testing.T) {
 		if time.Since(start) != time.Second || len(s.Calls) != 3 || s.WaitedOut || s.Calls[2].State != "completed" || s.Calls[0].State != "running" || s.Calls[1].State != "running" {
 			t.Errorf("any: %+v after %v", r, time.Since(start))
 		}
-		if texts := r.texts(); len(texts) != 3 || !strings.HasPrefix(texts[0], string(a.ID())+" (up__a) completed") || texts[1] != "done" || !strings.Contains(texts[2], `await_call again with {"ids":["`+string(c.ID())+`","`+string(b.ID())+`"]}`) || s.Next != texts[2] {
+		if texts := r.texts(); len(texts) != 3 || !strings.HasPrefix(texts[0], string(a.ID())+" (up__a) completed") || texts[1] != "done" || !strings.Contains(texts[2], `await_call again with {"ids":["`+string(c.ID())+`","`+string(b.ID())+`"],"attempt":2}`) || s.Next != texts[2] {
 			t.Errorf("any: %q", r.texts())
 		}
 		r = o.ask(toolAwait, `{"mode":"all","ids":["`+string(b.ID())+`","`+string(foreign.ID())+`","`+string(a.ID())+`","nonsense"]}`)
