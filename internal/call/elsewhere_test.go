@@ -114,6 +114,30 @@ func TestAdoptedWithItsReaders(t *testing.T) {
 	})
 }
 
+// The window of a call that ended elsewhere ends as that of any other, also if
+// only a reader has learnt of its end.
+func TestWindowOfEndElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := spec("a")
+		s.Idempotency = "key"
+		r, _, old, e, c := replaced(t, s, call.Options{Window: time.Minute})
+		joined := attach(t, e, s, call.Joined)
+		r.end("a") <- done("result")
+		if ev := last(t, joined); string(ev.Body) != "result" {
+			t.Errorf("got %q", ev.Body)
+		}
+		leave(joined, call.Delivered)
+		leave(c, call.AbortedDownstream)
+		time.Sleep(59 * time.Second)
+		leave(attach(t, e, s, call.Replay), call.Replayed)
+		time.Sleep(2 * time.Second)
+		attach(t, e, s, call.Started)
+		r.end("a") <- done("")
+		old.Stop(t.Context())
+		e.Stop(t.Context())
+	})
+}
+
 // After a restart, too, each result is kept for its own window.
 func TestWindowAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -121,6 +121,7 @@ type job struct {
 
 	// Of the tool server, guarded by lives.mu:
 	held    bool // not dispatched yet
+	late    bool // answers all the same, a while after it was told to cancel
 	sent    int  // how often it came
 	runs    int
 	said    int // messages so far, numbered from 1
@@ -269,6 +270,11 @@ func (l *life) Run(ctx context.Context, x *call.Exec) call.Answer {
 			}
 			w.mu.Unlock()
 		case <-ctx.Done():
+			var cause *call.Cause
+			if j.late && errors.As(context.Cause(ctx), &cause) && cause.End.Outcome == call.Cancelled {
+				time.Sleep(2 * time.Second)
+				return call.Answer{End: call.End{Outcome: call.Completed}, Body: []byte("too late"), Hole: -1}
+			}
 			return call.Answer{}
 		}
 	}
@@ -345,7 +351,7 @@ func (w *lives) request(rt *rapid.T) {
 		spec.Idempotency = rapid.SampledFrom([]string{"k1", "k2"}).Draw(rt, "key")
 	}
 	coming := &job{
-		tag: spec.RequestID, spec: spec, home: w.now, held: rapid.IntRange(0, 3).Draw(rt, "held") == 0,
+		tag: spec.RequestID, spec: spec, home: w.now, held: rapid.IntRange(0, 3).Draw(rt, "held") == 0, late: rapid.Bool().Draw(rt, "late"),
 		open: map[string]bool{}, heard: map[string]int{}, changed: make(chan struct{}),
 	}
 	w.mu.Lock()
@@ -545,7 +551,7 @@ func (w *lives) ask(rt *rapid.T) {
 // reply answers what a call asks; what it was told is asked no more.
 func (w *lives) reply(rt *rapid.T) {
 	w.look()
-	j := w.pick(rt, func(j *job) bool { return w.running(j) && j.c.Asked() != nil })
+	j := w.pick(rt, func(j *job) bool { return w.running(j) && !j.cancelled && j.c.Asked() != nil })
 	var open map[string]string
 	if err := json.Unmarshal(j.c.Asked(), &open); err != nil || len(open) == 0 {
 		rt.Fatalf("asked %q: %v", j.c.Asked(), err)

@@ -309,9 +309,17 @@ func (c *Call) refresh(ctx context.Context) error {
 		return err
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.foreign && !c.ended { // not taken up meanwhile
+	news := c.foreign && !c.ended // not taken up meanwhile
+	if news {
 		c.update(r)
+	}
+	over := news && c.ended
+	c.mu.Unlock()
+	if over { // as if it had ended here
+		c.e.mu.Lock()
+		delete(c.e.foreign, c.rec.ID)
+		c.e.settle(c)
+		c.e.mu.Unlock()
 	}
 	return nil
 }
