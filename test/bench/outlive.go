@@ -390,7 +390,7 @@ func (s *outlive) detached(n int) (load.Metrics, error) {
 }
 
 func (s *outlive) recoverResumable(n int) (load.Metrics, error) {
-	return s.recover(n, func(i int) string { return fmt.Sprintf(`{"tag":"r%d","ms":240000,"n":200,"ids":true}`, i) })
+	return s.recover(n, func(i int) string { return fmt.Sprintf(`{"tag":"r%d","ms":240000,"n":60,"ids":true}`, i) })
 }
 
 func (s *outlive) recoverLost(n int) (load.Metrics, error) {
@@ -407,7 +407,7 @@ func (s *outlive) recover(n int, args func(i int) string) (load.Metrics, error) 
 		return nil, err
 	}
 	select { // until every call has had an event, where it has any
-	case <-time.After(3 * time.Second):
+	case <-time.After(6 * time.Second):
 	case <-s.ctx.Done():
 		return nil, context.Cause(s.ctx)
 	}
