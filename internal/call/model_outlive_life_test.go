@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing/synctest"
 	"time"
 
@@ -37,9 +36,6 @@ type attached struct {
 	p       *place
 	stop    context.CancelFunc
 	done    chan struct{}
-
-	mu  sync.Mutex
-	err error // not nil: why it had to stop
 }
 
 func (w *lives) attach(rt *rapid.T, j *job, c *call.Call, p *place, join call.Join, watcher bool) {
@@ -59,9 +55,6 @@ func (r *attached) read(ctx context.Context, pause time.Duration) {
 	after := r.c.Position(p.epoch, p.seq)
 	for ev, err := range r.c.Follow(ctx, after, 7*time.Second) {
 		if err != nil {
-			r.mu.Lock()
-			r.err = err
-			r.mu.Unlock()
 			if ctx.Err() == nil && !errors.Is(err, call.ErrLeft) {
 				r.w.problem("I5: a reader of %s at %d.%d got %v", p.j.tag, p.epoch, p.seq, err)
 			}
@@ -231,6 +224,15 @@ func (w *lives) cut(l *life, how call.How) {
 	}
 }
 
+func (w *lives) wait(rt *rapid.T) {
+	ms := rapid.SampledFrom([]int{10, 1000, 10_000, 20_000, 300_000, 700_000}).Draw(rt, "ms")
+	time.Sleep(time.Duration(ms) * time.Millisecond)
+	w.look()
+}
+
+// sync is the log's own delay.
+func (w *lives) sync(*rapid.T) { w.log.Sync() }
+
 // crash kills all processes: what was not committed is lost.
 func (w *lives) crash(rt *rapid.T) {
 	w.look()
@@ -240,16 +242,13 @@ func (w *lives) crash(rt *rapid.T) {
 	frozen := calltest.NewMemory()
 	w.log.Crash()
 	w.log.CopyTo(frozen)
-	gone := w.log
 	w.log = frozen
 	for _, l := range []*life{w.now, w.old} {
 		if l != nil {
-			l.dead = true
-			w.cutDead(l)
+			w.cut(l, "") // nothing is noted
 			stopAt(l.e)
 		}
 	}
-	_ = gone
 	for _, j := range w.jobs {
 		lost := j.cancelled
 		for _, ev := range w.stored(j) {
@@ -268,18 +267,6 @@ func (w *lives) crash(rt *rapid.T) {
 	w.old = nil
 	w.now = w.boot()
 	w.recovered(rt)
-}
-
-// cutDead takes the readers of a process that was killed: nothing is noted.
-func (w *lives) cutDead(l *life) {
-	w.mu.Lock()
-	all := slices.Clone(w.readers)
-	w.mu.Unlock()
-	for _, r := range all {
-		if r.home == l {
-			w.detach(r, "", -1)
-		}
-	}
 }
 
 func (w *lives) stored(j *job) []call.Event {

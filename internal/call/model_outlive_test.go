@@ -108,7 +108,6 @@ type life struct {
 	w     *lives
 	epoch uint64
 	e     *call.Engine
-	dead  bool // crashed: nothing that it still does reaches anybody
 }
 
 // job is a call, as the model and the tool server know it.
@@ -604,12 +603,3 @@ func (w *lives) cancel(rt *rapid.T) {
 	}
 	synctest.Wait()
 }
-
-func (w *lives) wait(rt *rapid.T) {
-	ms := rapid.SampledFrom([]int{10, 1000, 10_000, 20_000, 300_000, 700_000}).Draw(rt, "ms")
-	time.Sleep(time.Duration(ms) * time.Millisecond)
-	w.look()
-}
-
-// sync is the log's own delay.
-func (w *lives) sync(*rapid.T) { w.log.Sync() }
