@@ -110,10 +110,6 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	p := x.profile(spec.Client)
 	a.task = x.modern && p.Tasks && declaresTasks(m.MetaCapabilities.Of(m.Raw))
 	a.budget(p)
-	if s != nil {
-		place := place{call: c.ID(), epoch: x.h.opt.Epoch, id: a.id, token: a.token}
-		a.prefix = place.seal(&x.h.opt.Key, s.principal, s.id)
-	}
 	x.observe()
 	if s != nil {
 		if end := s.started(a.entry, c.ID()); end != nil {
