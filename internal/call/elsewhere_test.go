@@ -163,7 +163,8 @@ func TestWindowAfterRestart(t *testing.T) {
 // A reader that was further, in a process that was lost, than the call comes
 // again gets the end all the same, whatever its number is (I5).
 func TestEndForReaderThatWasAhead(t *testing.T) {
-	for ahead := range uint64(4) {
+	for n := range uint64(8) {
+		ahead, elsewhere := n%4, n >= 4 // taken up by a process that is being replaced
 		synctest.Test(t, func(t *testing.T) {
 			log := calltest.NewMemory()
 			rec := &call.Record{ID: call.NewID(), Spec: spec("a"), Epoch: 1, Started: time.Now(), Seq: 1}
@@ -179,7 +180,15 @@ func TestEndForReaderThatWasAhead(t *testing.T) {
 			if n, _, err := e.Recover(t.Context()); n != 1 || err != nil {
 				t.Fatal(n, err)
 			}
-			c, err := e.Get(t.Context(), "ann", rec.ID)
+			reads := e
+			if elsewhere {
+				log.SetAlive(2, true)
+				reads = call.NewEngine(log, r, call.Options{Epoch: 3})
+				if _, _, err := reads.Recover(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c, err := reads.Get(t.Context(), "ann", rec.ID)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -197,9 +206,10 @@ func TestEndForReaderThatWasAhead(t *testing.T) {
 			synctest.Wait()
 			r.end("a") <- done("result")
 			if ev := <-got; string(ev.Body) != "result" {
-				t.Errorf("ahead by %d: got %+v", ahead, ev)
+				t.Errorf("ahead by %d, elsewhere %v: got %+v", ahead, elsewhere, ev)
 			}
 			e.Stop(t.Context())
+			reads.Stop(t.Context())
 		})
 	}
 }

@@ -122,11 +122,11 @@ func (c *Call) elsewhere() bool {
 }
 
 // isAhead says whether a reader was, in a process that was lost, at a place that
-// the call has not come to again.
+// the call has not come to again, here or in the process that carries it on.
 func (c *Call) isAhead(after uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.resume != nil && !c.ended && after > c.rec.Seq
+	return (c.resume != nil || c.foreign) && !c.ended && after > c.rec.Seq
 }
 
 // More says whether events after seq can be followed right now.
@@ -147,7 +147,7 @@ func (c *Call) since(ctx context.Context, after uint64, buf []Event) (events []E
 	c.mu.Lock()
 	if after > c.rec.Seq {
 		switch {
-		case c.resume != nil && c.ended:
+		case c.ended && (c.resume != nil || c.foreign):
 			after = c.rec.Seq - 1 // the end was never shown: it is stored before
 		case c.resume != nil, c.foreign && !c.ended:
 			c.mu.Unlock()

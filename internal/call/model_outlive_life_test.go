@@ -39,12 +39,13 @@ type attached struct {
 }
 
 func (w *lives) attach(rt *rapid.T, j *job, c *call.Call, p *place, join call.Join, watcher bool) {
+	pause := rapid.SampledFrom([]time.Duration{0, 0, 40 * time.Millisecond}).Draw(rt, "pause")
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &attached{w: w, home: w.now, c: c, p: p, join: join, watcher: watcher, stop: cancel, done: make(chan struct{})}
 	w.mu.Lock()
 	w.readers = append(w.readers, r)
 	w.mu.Unlock()
-	go r.read(ctx, rapid.SampledFrom([]time.Duration{0, 0, 40 * time.Millisecond}).Draw(rt, "pause"))
+	go r.read(ctx, pause)
 	synctest.Wait()
 }
 
@@ -243,11 +244,15 @@ func (w *lives) crash(rt *rapid.T) {
 	w.log.Crash()
 	w.log.CopyTo(frozen)
 	w.log = frozen
-	for _, l := range []*life{w.now, w.old} {
-		if l != nil {
-			w.cut(l, "") // nothing is noted
-			stopAt(l.e)
-		}
+	dead := []*life{w.now}
+	if w.old != nil {
+		dead = append(dead, w.old)
+	}
+	for _, l := range dead {
+		w.cut(l, "") // nothing is noted
+	}
+	for _, l := range dead {
+		stopAt(l.e) // its goroutines do not outlive it
 	}
 	for _, j := range w.jobs {
 		lost := j.cancelled
