@@ -200,7 +200,7 @@ func (x *exchange) resume(s *session) *attachment {
 		policy: x.h.opt.Admit(s.principal, rec.Server, rec.Tool, false),
 	}
 	if hasValue {
-		a.line.resumed(value)
+		a.line.resumed(value, time.Since(rec.Started))
 	}
 	if !c.Reached(a.after) {
 		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "This Last-Event-ID is not one that was sent.")

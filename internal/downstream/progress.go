@@ -89,8 +89,11 @@ func (l *line) above(total float64, hasTotal bool) (v float64, ok bool) {
 	return v, !math.IsInf(v, 0)
 }
 
-// resumed goes on with the line of a stream whose last event had that value.
-func (l *line) resumed(v float64) { *l = line{any: true, v: v, base: v, measured: true} }
+// resumed goes on with the line of a stream whose last event had that value; beats
+// may have followed it until now.
+func (l *line) resumed(v float64, elapsed time.Duration) {
+	*l = line{any: true, v: v + elapsed.Seconds()/beatsPerUnit, base: v, measured: true}
+}
 
 // appendBeat appends a progress message of ours, or says that there is no
 // room for one below the total. Its value grows with the time since the call

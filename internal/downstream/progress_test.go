@@ -218,8 +218,9 @@ func TestLineResumed(t *testing.T) {
 			if rest != "57" || !ok || v != id.base {
 				t.Errorf("value %v reads back as %v, %v", id.base, v, ok)
 			}
-			again.resumed(v)
+			again.resumed(v, at)
 		}
+		show(&again, false, "1.000001") // above the last event, but not above the beats
 		for range 3 {
 			show(&again, true, "")
 		}
