@@ -48,9 +48,9 @@ func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) ite
 		var buf []Event
 		for {
 			events, ended, err := c.since(ctx, after, buf[:0])
-			for _, ev := range events {
-				after = ev.Seq
-				if !yield(ev, nil) || ev.Kind == KindEnd {
+			for i := range events {
+				after = events[i].Seq
+				if !yield(events[i], nil) || events[i].Kind == KindEnd {
 					return
 				}
 			}
@@ -66,7 +66,7 @@ func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) ite
 			}
 			switch {
 			case ended && ahead: // the end is numbered like what came before in a process that was lost
-				ahead, after = false, c.Record().Seq-1
+				ahead, after = false, c.seq()-1
 				continue
 			case ended:
 				return // after was at or past the end
@@ -119,6 +119,14 @@ func (c *Call) elsewhere() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.foreign && !c.ended
+}
+
+// seq is that of the last event. Not Record's: a copy of that would lie on the
+// stack of every reader.
+func (c *Call) seq() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rec.Seq
 }
 
 // isAhead says whether a reader was, in a process that was lost, at a place that

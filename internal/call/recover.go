@@ -70,9 +70,7 @@ func (e *Engine) Recover(ctx context.Context) (adopted, interrupted int, err err
 		}
 	}
 	calls, err := e.adopt(ctx, resumed)
-	for _, c := range calls {
-		go e.run(c)
-	}
+	e.wg.Go(func() { e.runOn(calls) })
 	if adopted = len(calls); err != nil {
 		return adopted, interrupted, err
 	}
@@ -122,6 +120,20 @@ func (e *Engine) elsewhere(r *Record) *Call {
 		e.foreign[r.ID] = c
 	}
 	return c
+}
+
+// runOn runs adopted calls, not all at the same moment: each comes to its tool
+// server with a request, and whoever starts has other things to do as well.
+func (e *Engine) runOn(calls []*Call) {
+	for i, c := range calls {
+		if i > 0 && i%100 == 0 {
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-e.stopped.Done():
+			}
+		}
+		go e.run(c)
+	}
 }
 
 func (e *Engine) resumable(r *Record) bool {

@@ -189,8 +189,8 @@ func (a *attachment) prime() {
 // then leaves with the headers, in one write instead of three. It returns true
 // if nothing is left to do.
 func (a *attachment) together() bool {
-	if a.x.set.Together <= 0 {
-		return false
+	if a.x.set.Together <= 0 || a.join == call.Joined {
+		return false // one that has run for a while does not end this very moment
 	}
 	done := false
 	a.follow(a.x.set.Together, func(ev call.Event) bool {
