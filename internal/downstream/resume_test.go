@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -82,14 +81,14 @@ func (r *rig) begin(version string) string {
 }
 
 // serveTo serves a request of a session to w.
-func (r *rig) serveTo(w http.ResponseWriter, ctx context.Context, method, session, body string, header ...string) {
+func (r *rig) serveTo(ctx context.Context, w http.ResponseWriter, method, session, body string, header ...string) {
 	r.h.ServeHTTP(w, request(ctx, method, body, append([]string{mcp.HeaderSession, session}, header...)...))
 }
 
 // resumeAt reads the rest of a stream.
 func (r *rig) resumeAt(session, id string) (int, string) {
 	w := httptest.NewRecorder()
-	r.serveTo(w, context.Background(), "GET", session, "", mcp.HeaderLastEvent, id)
+	r.serveTo(context.Background(), w, "GET", session, "", mcp.HeaderLastEvent, id)
 	return w.Code, w.Body.String()
 }
 
@@ -277,7 +276,7 @@ func TestDeliveredIfTheFrameWasWritten(t *testing.T) {
 					if strings.HasPrefix(kind, "modern") {
 						r.h.ServeHTTP(w, request(context.Background(), "POST", modernCall("1", "work", `,"progressToken":1`), append(modern("tools/call", "work"), "Accept", accept)...))
 					} else {
-						r.serveTo(w, context.Background(), "POST", session, legacyCall("1", "work", "1"), "Accept", accept)
+						r.serveTo(context.Background(), w, "POST", session, legacyCall("1", "work", "1"), "Accept", accept)
 					}
 					hows := r.log.hows()
 					return w, hows[len(hows)-1]
@@ -325,7 +324,7 @@ func TestResultAndDisconnectAtOnce(t *testing.T) {
 			if i%2 == 0 {
 				r.h.ServeHTTP(w, request(ctx, "POST", modernCall("1", "work", ""), modern("tools/call", "work")...))
 			} else {
-				r.serveTo(w, ctx, "POST", session, legacyCall("1", "work", ""), "Accept", "text/event-stream")
+				r.serveTo(ctx, w, "POST", session, legacyCall("1", "work", ""), "Accept", "text/event-stream")
 			}
 		})
 		both.Go(func() { close(now) })
@@ -362,7 +361,7 @@ func TestHandedOffStreamIsOver(t *testing.T) {
 		r.tools["work"] = progressTool(2, end)
 		session := r.begin(mcp.V20251125)
 		w := httptest.NewRecorder()
-		r.serveTo(w, t.Context(), "POST", session, legacyCall("1", "work", "1"))
+		r.serveTo(t.Context(), w, "POST", session, legacyCall("1", "work", "1"))
 		all := ids(w.Body.String())
 		last := all[len(all)-1]
 		if !strings.HasSuffix(last[0], ".h") || !strings.Contains(last[1], "Still running") {
@@ -396,7 +395,7 @@ func TestPlannedDisconnect(t *testing.T) {
 			time.AfterFunc(70*time.Second, func() { close(end) })
 			start := time.Now()
 			w := httptest.NewRecorder()
-			r.serveTo(w, t.Context(), "POST", session, legacyCall("1", "work", "1"))
+			r.serveTo(t.Context(), w, "POST", session, legacyCall("1", "work", "1"))
 			if version == mcp.V20250618 {
 				if d := time.Since(start); d != 70*time.Second || !strings.Contains(w.Body.String(), "done") {
 					t.Errorf("an older stream ended after %v", d)
@@ -436,7 +435,7 @@ func TestSessionsOverRestart(t *testing.T) {
 	r := lasting(t, log, store, 1)
 	stays, ends := r.begin(mcp.V20251125), r.begin(mcp.V20250618)
 	w := httptest.NewRecorder()
-	r.serveTo(w, t.Context(), "DELETE", ends, "")
+	r.serveTo(t.Context(), w, "DELETE", ends, "")
 	if w.Code != 204 {
 		t.Fatalf("delete: %d", w.Code)
 	}
@@ -470,7 +469,7 @@ func TestSessionsOverRestart(t *testing.T) {
 		t.Errorf("the session is lost: %d %s", code, text)
 	}
 	w = httptest.NewRecorder()
-	r.serveTo(w, t.Context(), "DELETE", stays, "")
+	r.serveTo(t.Context(), w, "DELETE", stays, "")
 	r.stop()
 	r = lasting(t, log, store, 3)
 	if code, text := status(stays, "/mcp/up", "ann"); code != unknown || text != words {
@@ -515,7 +514,7 @@ func TestLeftForTheNextProcess(t *testing.T) {
 				go func() {
 					defer close(done)
 					if tt.meta == "" {
-						r.serveTo(w, t.Context(), "POST", session, legacyCall("1", "work", "1"), "Accept", tt.accept)
+						r.serveTo(t.Context(), w, "POST", session, legacyCall("1", "work", "1"), "Accept", tt.accept)
 						return
 					}
 					body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work","_meta":{"progressToken":1,` + tt.meta + `}}}`
@@ -542,61 +541,4 @@ func TestLeftForTheNextProcess(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The rest of a stream cannot be read for now: that is not said to be for good.
-func TestResumeWithBrokenJournal(t *testing.T) {
-	log, store := calltest.NewMemory(), &kept{m: map[string]StoredSession{}}
-	r := lasting(t, log, store, 1)
-	end := make(chan struct{})
-	close(end)
-	r.tools["work"] = progressTool(1, end)
-	session := r.begin(mcp.V20251125)
-	w := httptest.NewRecorder()
-	r.serveTo(w, t.Context(), "POST", session, legacyCall("1", "work", "1"))
-	until(t, "end", func() bool { return r.eng.InFlight() == 0 })
-	from := ids(w.Body.String())[0][0]
-	r.stop()
-	r = lasting(t, log, store, 2)
-	log.Fail(func(op string) error {
-		if op == "get" {
-			return errors.New("disk")
-		}
-		return nil
-	})
-	if status, text := r.resumeAt(session, from); status != 503 || !strings.Contains(text, "in a moment") || strings.Contains(text, "disk") {
-		t.Errorf("%d %s", status, text)
-	}
-	log.Fail(nil)
-	if status, text := r.resumeAt(session, from); status != 200 || !strings.Contains(text, "done") {
-		t.Errorf("healed: %d %s", status, text)
-	}
-}
-
-// What a stream's agent was at stays what it was, if it comes back and is shown
-// nothing: the event without data that begins the stream says no more.
-func TestPrimedAsItCame(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := lasting(t, calltest.NewMemory(), &kept{m: map[string]StoredSession{}}, 1)
-		r.tools["work"] = progressTool(2, nil)
-		session := r.begin(mcp.V20251125)
-		ctx, hangUp := context.WithCancel(t.Context())
-		w := newTape()
-		go r.serveTo(w, ctx, "POST", session, legacyCall("1", "work", "1"))
-		synctest.Wait()
-		all := ids(w.text())
-		hangUp()
-		from := all[0][0]
-		ctx, hangUp = context.WithCancel(t.Context())
-		defer hangUp()
-		w = newTape()
-		go r.serveTo(w, ctx, "GET", session, "", mcp.HeaderLastEvent, from)
-		synctest.Wait()
-		if !strings.Contains(w.text(), "id: "+from+"\nretry: 1000") {
-			t.Errorf("resumed at %s with %q", from, w.text())
-		}
-		hangUp()
-		synctest.Wait()
-		r.stop()
-	})
 }
