@@ -119,7 +119,7 @@ func TestResultsAreTextOnATerminal(t *testing.T) {
 		t.Errorf("terminal, raw: %d, %q", code, v.out)
 	}
 	v = w.expect(t, exitOK, "tools")
-	wantContains(t, "tools", v.out.String(), "srv__evil()                       Says [31mred things.\n", "srv__add(a, b, text?)             Add two numbers.\n", "await_call(ids, mode?, wait_ms?)  Waits for")
+	wantContains(t, "tools", v.out.String(), "srv__evil()                                 Says [31mred things.\n", "srv__add(a, b, text?)                       Add two numbers.\n", "await_call(ids, attempt?, mode?, wait_ms?)  Waits for")
 	v = w.expect(t, exitOK, "tools", "srv", "--json")
 	var tools []struct{ Name string }
 	if err := json.Unmarshal([]byte(v.out.String()), &tools); err != nil || len(tools) != 10 || tools[0].Name != "add" || tools[7].Name != "await_call" {
