@@ -266,7 +266,7 @@ func defaults(getenv func(string) (string, bool)) *Config {
 		OnDisconnect:    DisconnectAuto,
 		DisconnectGrace: 15 * time.Second,
 		HandOff:         HandOffAuto,
-		Attach:          AttachAuto,
+		Attach:          AttachUndelivered,
 		AttachWindow:    10 * time.Minute,
 		Request:         Request{Body: 4 << 20, Headers: 32 << 10},
 		Journal: Journal{

@@ -46,7 +46,7 @@ type Decision struct {
 	HandOff            bool        // the call may be handed off when the agent's patience ends
 	TaskOnly           bool        // only as a task: a request that declares none is refused
 	Attach             call.Attach // when the request takes over an equal call
-	AutoAttach         bool        // Attach is the default: a tool that says it is idempotent is joined by all
+	AutoAttach         bool        // a tool that says it is idempotent is joined by all
 	AutoDisconnect     bool        // CancelOnDisconnect is the era's default, which annotations may change
 	PerSession         bool        // equal calls of two sessions are not the same call
 }

@@ -120,9 +120,9 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	return a, nil
 }
 
-// byHints fills in what nobody has configured, by what the tool says of itself: an
-// idempotent one may be joined by all who make the same call, and a destructive
-// one is not cut off in the middle because a stream was lost: half a change is
+// byHints fills in what is left to what the tool says of itself: an idempotent
+// one is joined by all who make the same call, if the operator trusts it that far
+// (attach: auto), and a destructive one is not cut off in the middle because a stream was lost: half a change is
 // worse than a whole one, and who asks again is given its result.
 func (x *exchange) byHints(d *Decision, t target, s *session) {
 	session := ""

@@ -61,7 +61,7 @@ type Rules struct {
 	OnDisconnect OnDisconnect // empty means Auto
 	Grace        time.Duration
 	HandOff      HandOff           // empty means HandOffAuto
-	Attach       Attach            // empty means AttachAuto
+	Attach       Attach            // empty means AttachUndelivered
 	Servers      map[string]Server // by configured name
 }
 
@@ -104,7 +104,7 @@ type Decision struct {
 	HandOff      bool // it may be handed off
 	TaskOnly     bool // only as a task: an agent without tasks is refused (SPEC §3.3)
 	Attach       call.Attach
-	// AutoAttach says that nobody has said what Attach should be: a tool that
+	// AutoAttach says that the operator trusts the tool's annotations: one that
 	// says it is idempotent may be joined by all (call.AttachAlways).
 	AutoAttach bool
 	// AutoDisconnect says that nobody has said what OnDisconnect should be: it is
@@ -170,7 +170,7 @@ func (d *Decision) apply(o *Overrides) {
 	}
 }
 
-func (a Attach) auto() bool { return a == "" || a == AttachAuto }
+func (a Attach) auto() bool { return a == AttachAuto }
 
 func (a Attach) rule() call.Attach {
 	switch a {

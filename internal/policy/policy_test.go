@@ -61,7 +61,7 @@ func TestAdmit(t *testing.T) {
 			}
 		})
 	}
-	if got := (&Rules{}).Admit("p", "s", "t", false); got != (Decision{Relay: Live, OnDisconnect: Detach, HandOff: true, AutoAttach: true}) {
+	if got := (&Rules{}).Admit("p", "s", "t", false); got != (Decision{Relay: Live, OnDisconnect: Detach, HandOff: true}) {
 		t.Errorf("zero rules: %+v", got)
 	}
 }

@@ -74,7 +74,9 @@ func TestTasks(t *testing.T) {
 		up := conformance.NewServer(t)
 		// Agents without the extension get what a task gives, unless the operator says
 		// that the tool is one only: the suite wants one to be.
-		gw := peers.StartLongcall(t, fmt.Sprintf("mcpServers: {tasks: {url: %q, tools: {failing_job: {hand_off: task}}}}\n", up.URL))
+		// attach: never, since the suite makes the same call in several scenarios,
+		// leaves its task unread, and wants a run for each.
+		gw := peers.StartLongcall(t, fmt.Sprintf("mcpServers: {tasks: {url: %q, attach: never, tools: {failing_job: {hand_off: task}}}}\n", up.URL))
 		through := results(t, dir, gw.URL("tasks"))
 		t.Logf("scenarios passed: %d direct, %d through longcall", passed(direct), passed(through))
 		for name, o := range through {
