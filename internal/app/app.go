@@ -229,7 +229,7 @@ func (a *App) openAuth() error {
 		return err
 	}
 	if created {
-		a.log.Info("a bearer token was made", "file", "token", "folder", a.opt.Config.State)
+		a.log.Info("a token was made for this state folder", "file", "token", "folder", a.opt.Config.State)
 	}
 	a.token = token
 	a.auth = auth.New(a.tokens(a.opt.Config))
