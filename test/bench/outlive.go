@@ -210,8 +210,8 @@ func (s *outlive) stats() (map[string]int64, error) {
 	return m, json.NewDecoder(resp.Body).Decode(&m)
 }
 
-// hangUp starts calls that run for long, and leaves each as soon as its stream
-// is open and the upstream has it.
+// hangUp starts calls that run for long, leaves each as soon as its stream is
+// open, and returns when the upstream has them all.
 func (s *outlive) hangUp(session string, n int, args func(i int) string) error {
 	var wg sync.WaitGroup
 	next := make(chan int)
@@ -251,7 +251,8 @@ func (s *outlive) hangUp(session string, n int, args func(i int) string) error {
 	})
 }
 
-// resume reads a call of 100 000 events from its beginning, after it has ended.
+// resume reads a call of 100 000 events from its first event id on, once its tool
+// server has sent them all. It counts messages: the progress and the answer.
 func (s *outlive) resume(int) (load.Metrics, error) {
 	const events = 100_000
 	session, err := s.open()
@@ -273,8 +274,8 @@ func (s *outlive) resume(int) (load.Metrics, error) {
 	if err := until(s.ctx, func() bool { m, err := s.stats(); return err == nil && m["completed"] == 1 }); err != nil {
 		return nil, err
 	}
-	// The end is stored when the session's next resume finds it; a first reader
-	// warms nothing but the page cache.
+	// The best of three: the first may still wait for what longcall has yet to read
+	// or to store.
 	var best time.Duration
 	got := 0
 	for range 3 {
