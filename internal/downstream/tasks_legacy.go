@@ -450,15 +450,15 @@ func (ts *sessionTasks) listen(ctx context.Context, session string, find func(id
 }
 
 func (ts *sessionTasks) quit(session string, w *watch) {
-	w.stop()
 	ts.mu.Lock()
-	defer ts.mu.Unlock()
 	if t := ts.m[session]; t != nil && t.watch == w {
 		t.watch = nil
 		if len(t.order) == 0 {
 			delete(ts.m, session)
 		}
 	}
+	ts.mu.Unlock()
+	w.stop() // not before: a task that is added meanwhile would never be let go of
 }
 
 // taskChanged writes a notifications/tasks/status.
