@@ -174,7 +174,7 @@ func (e *Engine) settle(c *Call) {
 		want = !c.cancelled && (c.rec.Attach == AttachAlways || c.rec.Attach != AttachNever && (c.readers == c.watchers || c.rec.HandedOff))
 	}
 	ended := c.ended
-	if want && ended && c.stored && c.readers == 0 {
+	if want && ended && c.stored && c.readers == 0 && e.late[c.rec.ID] == nil {
 		c.tail, c.tailBytes = nil, 0 // read from the log, should somebody ask
 	}
 	c.mu.Unlock()

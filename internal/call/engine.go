@@ -343,7 +343,7 @@ func (c *Call) finish(ctx context.Context, a Answer) {
 			e.mu.Lock()
 			e.late[r.ID] = c
 			e.mu.Unlock()
-			e.wg.Go(func() { e.finishLate(r, ev) })
+			e.wg.Go(func() { c.finishLate(r, ev) })
 		}
 	}
 	c.mu.Lock()
@@ -362,12 +362,17 @@ func (c *Call) finish(ctx context.Context, a Answer) {
 }
 
 // finishLate stores an end that was shown before it could be stored: the
-// agent must not lose a result to the audit.
-func (e *Engine) finishLate(r Record, ev Event) {
+// agent must not lose a result to the audit. Until then it is in memory.
+func (c *Call) finishLate(r Record, ev Event) {
+	e := c.e
+	stored := false
 	defer func() {
 		e.mu.Lock()
+		defer e.mu.Unlock()
 		delete(e.late, r.ID)
-		e.mu.Unlock()
+		if stored {
+			e.settle(c)
+		}
 	}()
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
 		last := false
@@ -379,7 +384,7 @@ func (e *Engine) finishLate(r Record, ev Event) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		err := e.log.Finish(ctx, &r, ev)
 		cancel()
-		if err == nil || errors.Is(err, ErrNotRunning) || last {
+		if stored = err == nil || errors.Is(err, ErrNotRunning); stored || last {
 			return
 		}
 	}
