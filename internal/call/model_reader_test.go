@@ -150,9 +150,11 @@ func (r *reader) read(ctx context.Context, e *Engine, direct *Call) {
 		}
 	}
 	// A reader may be let go without a word only if it stands at the end of a
-	// call that it can have seen end.
+	// call that it can have seen end. That it cannot if the end was made by a
+	// later process: see Position. (An end that its own process made was seen by
+	// whoever stands there, and showing it again would be twice, A2.)
 	rec, _ := r.w.disk.kept(r.call.id)
-	if ctx.Err() == nil && !r.isUnstored() && (r.at() != rec.Seq || rec.End.Outcome == Interrupted && direct == nil) {
+	if ctx.Err() == nil && !r.isUnstored() && (r.at() != rec.Seq || rec.End.By == byRestart && direct == nil) {
 		r.w.problem("I5: a reader of %s was let go at %d of %d without the end (%s)", r.call.id, r.at(), rec.Seq, rec.End.Outcome)
 	}
 }

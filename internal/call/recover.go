@@ -47,7 +47,18 @@ func (c *Call) leave() {
 // "running" for ever. Ended calls that nobody got the end of are owed to those
 // who ask again. It is to be called before the first Attach, and again when an
 // owner has gone whose calls this one did not take over.
+//
+// An engine that stops leaves them to the next one, and Stop waits for a Recover
+// under way.
 func (e *Engine) Recover(ctx context.Context) (adopted, interrupted int, err error) {
+	e.mu.Lock()
+	if e.stopping {
+		e.mu.Unlock()
+		return 0, 0, nil
+	}
+	e.wg.Add(1)
+	e.mu.Unlock()
+	defer e.wg.Done()
 	left, err := e.log.Running(ctx, e.opt.Epoch)
 	if err != nil {
 		return 0, 0, err
@@ -215,6 +226,9 @@ func (e *Engine) adopted(r *Record) *Call {
 		}
 	}
 	c.mu.Unlock()
+	if e.shutdown != nil { // Stop came meanwhile
+		c.cancel(ErrLeft)
+	}
 	e.calls[r.ID] = c
 	e.perServer[r.Server]++
 	e.perPrincipal[r.Principal]++

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -314,5 +315,54 @@ func TestCancelSurvivesCrash(t *testing.T) {
 			t.Errorf("the tool server was told %d times, want once by each process", len(r.heard))
 		}
 		e.Stop(t.Context())
+	})
+}
+
+// An engine that stops takes nothing up any more: the next one does. One that is
+// told to stop in the middle of it waits for that, and leaves what it took.
+func TestRecoverWhileStopping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, r := calltest.NewMemory(), newTool()
+		e := call.NewEngine(log, r, call.Options{Epoch: 1})
+		c := attach(t, e, spec("a"), call.Started)
+		synctest.Wait()
+		log.Sync()
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		e.Stop(over)
+
+		e = call.NewEngine(log, r, call.Options{Epoch: 2})
+		e.Stop(over)
+		if n, lost, err := e.Recover(t.Context()); n != 0 || lost != 0 || err != nil {
+			t.Errorf("a stopped engine took up %d and lost %d, %v", n, lost, err)
+		}
+
+		e = call.NewEngine(log, r, call.Options{Epoch: 3})
+		hold := make(chan struct{})
+		log.Fail(func(op string) error {
+			if op == "adopt" {
+				<-hold
+			}
+			return nil
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if n, _, err := e.Recover(t.Context()); n != 1 || err != nil {
+				t.Errorf("took up %d, %v", n, err)
+			}
+		})
+		synctest.Wait()
+		stopped := false
+		wg.Go(func() { e.Stop(over); stopped = true })
+		synctest.Wait()
+		if stopped {
+			t.Error("Stop did not wait")
+		}
+		close(hold)
+		wg.Wait()
+		if rec, err := log.Get(t.Context(), c.ID()); err != nil || rec.End.Outcome != call.Running {
+			t.Errorf("the call is not left to the next process: %+v, %v", rec.End, err)
+		}
+		leave(c, "")
 	})
 }
