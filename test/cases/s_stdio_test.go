@@ -233,11 +233,12 @@ func TestStdioHostRestarts(t *testing.T) {
 				p = h.host(nil, "stdio", "--config", h.config)
 				p.open()
 				p.send(`{"jsonrpc":"2.0","id":"t","method":"tools/list"}`)
-				if m := p.response(`"t"`); strings.Contains(m.JSON, "list_calls") {
-					p.send(`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"list_calls","arguments":{}}}`)
-					if m := p.response(`"c"`); !strings.Contains(m.JSON, "c_") || !strings.Contains(m.JSON, "work") {
-						t.Errorf("the call is not listed: %s", m.JSON)
-					}
+				if m := p.response(`"t"`); !strings.Contains(m.JSON, `"list_calls"`) {
+					t.Errorf("list_calls is no tool: %s", m.JSON)
+				}
+				p.send(`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"list_calls","arguments":{}}}`)
+				if m := p.response(`"c"`); !strings.Contains(m.JSON, `"call_id":"c_`) || !strings.Contains(m.JSON, "work") {
+					t.Errorf("the call is not listed: %s", m.JSON)
 				}
 				p.call(version, "9", "up__work", `{"a":1}`)
 				p.send(`{"jsonrpc":"2.0","id":"x","method":"ping"}`)

@@ -179,8 +179,7 @@ func TestP14OverRestart(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	w.allEnded(2)
-	// The first one's result waits for its agent: on its stream, and for the same
-	// call again.
+	// The first one's result waits for its agent, on its stream.
 	own := ann.Listen(lastID(x))
 	answeredAs(t, own, x.ID, "worked")
 	if got, want := strings.Join(append(texts(x), texts(own)...), ","), strings.Join(steps("s", 4), ","); got != want {

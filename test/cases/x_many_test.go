@@ -2,8 +2,6 @@ package cases_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -53,7 +51,7 @@ func TestX7FiftyAtOnce(t *testing.T) {
 		for _, x := range second {
 			x.WaitItems(1, 0)
 		}
-		// Half are lost again, when half of the calls have ended by then.
+		// Half are lost again, so that their calls end without a reader.
 		for _, x := range second[:n/2] {
 			x.Reset()
 		}
@@ -109,11 +107,7 @@ func TestReloadWhileDetached(t *testing.T) {
 	g := start(t, fmt.Sprintf(line, up.URL, "detach", "undelivered"))
 	reload := func(config string) {
 		t.Helper()
-		text := "listen: 127.0.0.1:0\nstate: " + filepath.Join(g.dir, "state") + "\n" + config
-		if err := os.WriteFile(filepath.Join(g.dir, "longcall.yaml"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := g.app.Reload(); err != nil {
+		if err := g.rewrite(config); err != nil {
 			t.Fatal(err)
 		}
 	}
