@@ -39,7 +39,7 @@ type Options struct {
 	Refuse   bool
 	Observer Observer // may be nil
 	// Window is how long an ended call that nobody got the end of can be shown
-	// to an equal request. 0 means 10 min.
+	// to an equal request; less than 0 means not at all. 0 means 10 min.
 	Window time.Duration
 	// Orphan says how long a call that was taken up again after a restart may
 	// run on without a reader; less than 0 means to its end. nil means that for
@@ -499,9 +499,6 @@ func (e *Engine) InFlight() int {
 	defer e.mu.Unlock()
 	return len(e.calls)
 }
-
-// Deliver notes how an attachment ended.
-func (e *Engine) Deliver(d Delivery) { e.log.Deliver(d) }
 
 // Stop takes no new calls, waits until those that run have ended or ctx is
 // done, then leaves those that the next process can take up again where they

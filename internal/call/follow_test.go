@@ -370,7 +370,8 @@ func TestDetachChangesNothing(t *testing.T) {
 		if got := evs[len(evs)-1].End.Outcome; got != Completed || len(evs) != 5 {
 			t.Errorf("%s after %v", got, kinds(evs))
 		}
-		e.Deliver(Delivery{Call: c.ID(), How: AbortedDownstream})
+		c.Enter()
+		c.Leave(Delivery{Call: c.ID(), How: AbortedDownstream}, 0)
 		if r, _ := log.kept(c.ID()); len(log.deliveries) != 1 || r.End.Outcome != Completed {
 			t.Error("a delivery changed the call")
 		}
