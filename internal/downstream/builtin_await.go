@@ -167,14 +167,8 @@ func (x *exchange) cancelCall(m *mcp.Message, s *session, args []byte) (*attachm
 // find looks the calls up. What one principal has looks unknown to another (I6),
 // and so does what is no id at all.
 func (w *waiter) find(ids []string) (wrong string) {
-	x := w.x
 	for _, text := range ids {
-		id := call.ID(text)
-		if b := id.Bytes(); b == nil || call.IDOf(b) != id {
-			w.unknown = append(w.unknown, text)
-			continue
-		}
-		c, err := x.h.opt.Engine.Get(x.r.Context(), x.q.Principal, id)
+		c, err := w.x.findCall(text)
 		switch {
 		case errors.Is(err, call.ErrUnknown):
 			w.unknown = append(w.unknown, text)

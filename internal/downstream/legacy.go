@@ -251,7 +251,7 @@ func (x *exchange) listen(s *session) {
 	var wake <-chan struct{}
 	var sweep <-chan time.Time
 	if x.hasTasks(s) {
-		w = x.h.asked.listen(x.r.Context(), s.id, x.findTask)
+		w = x.h.asked.listen(x.r.Context(), s.id, x.findCall)
 		defer x.h.asked.quit(s.id, w)
 		wake, sweep = w.wake, w.timer.C
 	}

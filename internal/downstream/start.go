@@ -149,7 +149,7 @@ func sessionDigest(digest, session string) string {
 // that lost the serve names the call that its request had become.
 func (x *exchange) attach(ctx context.Context, spec call.Spec) (*call.Call, call.Join, error) {
 	if id, present, ok := only(x.r.Header, HeaderCall); present && ok && spec.Denied == nil && x.relayed() {
-		c, err := x.h.opt.Engine.Get(ctx, spec.Principal, call.ID(id))
+		c, err := x.findCall(id)
 		if err == nil {
 			if rec := c.Record(); rec.Server == spec.Server && rec.Tool == spec.Tool && rec.Digest == spec.Digest {
 				c.Enter()

@@ -108,7 +108,7 @@ func (x *exchange) subscribe(m *mcp.Message) {
 	defer w.stop()
 	var tasks []call.ID
 	for _, name := range f.tasks {
-		c, err := x.findTask(name)
+		c, err := x.findCall(name)
 		if errors.Is(err, call.ErrUnknown) {
 			continue // also a foreign one: not honoured
 		}

@@ -52,16 +52,18 @@ func pollAfter(age time.Duration) time.Duration {
 	return 15 * time.Second
 }
 
-// findTask gives a call of the principal by its task id. Ids that are malformed,
-// never were, or belong to somebody else are all call.ErrUnknown (I6, X-11).
-func (x *exchange) findTask(id string) (*call.Call, error) {
-	if call.ID(id).Bytes() == nil {
+// findCall gives a call of the principal by its id, which is its task's too. Ids
+// that are malformed, never were, or belong to somebody else are all
+// call.ErrUnknown (I6, X-11). There is one spelling of an id: the engine would not
+// find what runs here by another.
+func (x *exchange) findCall(id string) (*call.Call, error) {
+	if b := call.ID(id).Bytes(); b == nil || call.IDOf(b) != call.ID(id) {
 		return nil, call.ErrUnknown
 	}
 	return x.h.opt.Engine.Get(x.r.Context(), x.q.Principal, call.ID(id))
 }
 
-// noTask answers for a task that findTask did not give.
+// noTask answers for a task that findCall did not give.
 func noTask(id []byte, err error) []byte {
 	if errors.Is(err, call.ErrUnknown) {
 		return mcp.ErrorResponse(id, mcp.CodeInvalidParams, "There is no such task. Its id may be mistyped, or its time is over.", nil)

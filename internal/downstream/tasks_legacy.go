@@ -159,7 +159,7 @@ func (x *exchange) namedTask(m *mcp.Message) (c *call.Call, wrong []byte) {
 		return nil, mcp.ErrorResponse(id, mcp.CodeInvalidParams, text, nil)
 	}
 	name, _ := taskID(m)
-	c, err := x.findTask(name)
+	c, err := x.findCall(name)
 	if err != nil {
 		return nil, noTask(id, err)
 	}
@@ -230,7 +230,7 @@ func (x *exchange) listTasks(m *mcp.Message) []byte {
 		if !r.HandedOff || !r.Ended.IsZero() && time.Since(r.Ended) > taskTTL {
 			continue
 		}
-		c, err := x.findTask(string(r.ID))
+		c, err := x.findCall(string(r.ID))
 		if err != nil {
 			continue // its time is over
 		}

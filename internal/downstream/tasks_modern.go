@@ -68,7 +68,7 @@ func (x *exchange) serveTask(m *mcp.Message) {
 		return
 	}
 	x.observe()
-	c, err := x.findTask(name)
+	c, err := x.findCall(name)
 	if err != nil {
 		x.reply(noTask(id, err))
 		return
