@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -68,35 +69,47 @@ func (r *relay) notify(ctx context.Context, n queued) (atOnce bool) {
 		if err != nil {
 			return false
 		}
-		q, err := r.newRequest(ctx, t, http.MethodPost, t.Path, n.line)
-		if err != nil {
-			return false
-		}
-		maps.Copy(q.Header, n.header)
-		id := ""
-		if n.session != nil {
-			var version string
-			id, version = n.session.known()
-			if id != "" {
-				n.session.stamp(q.Header, id, version)
-			}
-		}
-		resp, err := r.client.Do(q)
-		if err != nil {
-			r.lost(t)
-			continue
-		}
-		resp.Body.Close()
+		status, known, err := r.postOnce(ctx, t, n)
 		switch {
-		case resp.StatusCode != http.StatusNotFound:
+		case err != nil:
+			r.lost(t)
+		case status != http.StatusNotFound:
 			return failures == 0
-		case id == "":
+		case known == "":
 			return false
-		case r.renew(ctx, n.session, id) != nil:
+		case r.renew(ctx, n.session, known) != nil:
 			r.lost(t)
 		}
 	}
 	return false
+}
+
+// postTime bounds one try to hand a message over that gets no answer: a serve
+// that takes connections and says nothing must not hold up what comes after it.
+const postTime = 30 * time.Second
+
+// postOnce posts a message once. session is the id of the session that it named;
+// empty if it named none.
+func (r *relay) postOnce(ctx context.Context, t *served, n queued) (status int, session string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, postTime)
+	defer cancel()
+	q, err := r.newRequest(ctx, t, http.MethodPost, t.Path, n.line)
+	if err != nil {
+		return 0, "", err
+	}
+	maps.Copy(q.Header, n.header)
+	if n.session != nil {
+		var version string
+		if session, version = n.session.known(); session != "" {
+			n.session.stamp(q.Header, session, version)
+		}
+	}
+	resp, err := r.client.Do(q)
+	if err != nil {
+		return 0, session, fmt.Errorf("reach longcall: %w", err)
+	}
+	resp.Body.Close()
+	return resp.StatusCode, session, nil
 }
 
 // cancel takes the host's notifications/cancelled: nothing is written about the

@@ -285,7 +285,10 @@ func (r *relay) start(q *request) {
 	r.mu.Unlock()
 	if full {
 		q.stop()
-		r.refuse(q, fmt.Sprintf("Not sent: %d requests of this host are under way already, which is the limit. Wait until one has ended.", maxRequests))
+		if q.opens != nil {
+			q.opens.settle() // what comes in its session is not to wait for it
+		}
+		r.refuse(q, fmt.Sprintf("%d requests of this host are under way already, which is the limit. Wait until one has ended.", maxRequests))
 		return
 	}
 	started := r.spawn(func() {

@@ -90,11 +90,11 @@ func (r *relay) carry(q *request) {
 		var none *findError
 		switch {
 		case errors.As(err, &none):
-			r.refuse(q, none.Error())
+			r.refuse(q, strings.TrimRight(none.Error(), ". ")+".")
 			return
 		case err != nil:
 			if failures++; failures > maxFailures {
-				r.refuse(q, fmt.Sprintf("longcall took the connection %d times, and broke it each time. Look into its log.", failures))
+				r.refuse(q, fmt.Sprintf("longcall could not be reached, or broke the connection, %d times in a row. Look into its log.", failures))
 				return
 			}
 			r.lost(t)
