@@ -103,3 +103,10 @@ func TestIDKey(t *testing.T) {
 		t.Error("ids are compared wrongly")
 	}
 }
+
+// TestSessionHash: the same id has the same hash in every version.
+func TestSessionHash(t *testing.T) {
+	if h := sessionHash("abc"); h != "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" {
+		t.Errorf("hash is %s", h)
+	}
+}

@@ -2,15 +2,13 @@ package sqlite
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"time"
 )
 
 // Session is an agent's session, kept so that it outlives a restart.
 type Session struct {
-	// Hash stands for the session's id, which is a secret and never kept: see
-	// HashSession.
+	// Hash stands for the session's id, which is a secret and never kept: its
+	// SHA-256 in hex.
 	Hash      string
 	Principal string // whose it is; a session of another one is unknown (I6)
 	Server    string // the endpoint's tool server; empty for all of them
@@ -19,13 +17,6 @@ type Session struct {
 	Created   time.Time
 	Used      time.Time // last, to about a minute
 	Data      []byte    // the caller's own
-}
-
-// HashSession gives what stands for a session's id in the journal: its SHA-256
-// in hex.
-func HashSession(id string) string {
-	sum := sha256.Sum256([]byte(id))
-	return hex.EncodeToString(sum[:])
 }
 
 const (
