@@ -8,16 +8,16 @@ import (
 	"github.com/longcall/longcall/internal/mcp"
 )
 
-// HeaderRelay marks the requests of a relay. With the token of the state folder
+// headerRelay marks the requests of a relay. With the token of the state folder
 // and on a loopback connection it tells the serve that a host is on a pipe: it
 // cannot mirror arguments into headers, because the relay does not know the
 // tools' schemas, and it cancels by message only, never by closing a stream.
-const HeaderRelay = "Longcall-Relay"
+const headerRelay = "Longcall-Relay"
 
-// HeaderCall is the id of the call that answers a tools/call, in the response.
+// headerCall is the id of the call that answers a tools/call, in the response.
 // In a request of a relay it names the call that the request was about before
 // its stream was lost.
-const HeaderCall = "Longcall-Call"
+const headerCall = "Longcall-Call"
 
 // modern says whether a message is of a revision without sessions. Each message
 // says so itself: a host may speak both on one pipe (SPEC §5.3).

@@ -422,7 +422,7 @@ func (r *relay) newRequest(ctx context.Context, t *served, method, path string, 
 	if t.Token != "" {
 		q.Header.Set("Authorization", "Bearer "+t.Token)
 	}
-	q.Header.Set(HeaderRelay, "stdio")
+	q.Header.Set(headerRelay, "stdio")
 	q.Header.Set("Accept", "application/json, text/event-stream")
 	if body != nil {
 		q.Header.Set("Content-Type", "application/json")

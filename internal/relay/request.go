@@ -145,7 +145,7 @@ func (r *relay) send(q *request) (resp *http.Response, t *served, err error) {
 		h.Header.Set(mcp.HeaderLastEvent, q.lastID)
 	}
 	if id := q.callID(); id != "" && !q.resume {
-		h.Header.Set(HeaderCall, id)
+		h.Header.Set(headerCall, id)
 	}
 	if !q.modern && q.opens == nil && q.session != nil {
 		if err := q.session.await(q.ctx); err != nil {
@@ -167,7 +167,7 @@ func (r *relay) send(q *request) (resp *http.Response, t *served, err error) {
 	if err != nil {
 		return nil, t, fmt.Errorf("reach longcall: %w", err)
 	}
-	if id := resp.Header.Get(HeaderCall); id != "" {
+	if id := resp.Header.Get(headerCall); id != "" {
 		q.mu.Lock()
 		q.call = id
 		q.mu.Unlock()
