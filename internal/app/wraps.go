@@ -109,8 +109,12 @@ func (ws *wraps) hold(spec Wrap, taken func(name string) bool) *Wrapped {
 	if ws.m == nil {
 		ws.m = map[string]*wrap{}
 	}
-	lease := spec.Lease
+	name, w := ws.find(spec.Lease)
 	spec.Lease = ""
+	if w != nil && !taken(name) { // also if a place with a lower number is free now
+		w.spec, w.since = spec, now
+		return &Wrapped{Server: name, Lease: w.lease}
+	}
 	for n := 1; n <= maxWraps; n++ {
 		name := base
 		if n > 1 {
@@ -127,16 +131,13 @@ func (ws *wraps) hold(spec Wrap, taken func(name string) bool) *Wrapped {
 			w = &wrap{}
 			ws.m[name] = w
 			ws.n.Store(int64(len(ws.m)))
-		case lease != "" && w.lease == lease:
 		case !w.free(now):
 			continue
 		}
 		var b [16]byte
 		rand.Read(b[:])
-		if w.lease != lease || lease == "" {
-			w.lease = "w_" + wrapDigits.EncodeToString(b[:])
-			w.present = 0
-		}
+		w.lease = "w_" + wrapDigits.EncodeToString(b[:])
+		w.present = 0
 		w.spec, w.since = spec, now
 		return &Wrapped{Server: name, Lease: w.lease}
 	}

@@ -56,6 +56,13 @@ func TestWrapsLeases(t *testing.T) {
 		if got := ws.hold(again, never); *got != *a {
 			t.Errorf("with its lease: %+v, not %+v", got, a)
 		}
+		var other wraps
+		first, second := other.hold(spec, never), other.hold(spec, never)
+		other.drop(first.Lease)
+		again.Lease = second.Lease
+		if got := other.hold(again, never); *got != *second {
+			t.Errorf("with its lease, when the first place is free: %+v, not %+v", got, second)
+		}
 		leave, ok := ws.enter(a.Lease)
 		if _, foreign := ws.enter("w_other"); !ok || foreign {
 			t.Error("presence")
