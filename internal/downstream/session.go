@@ -16,6 +16,7 @@ import (
 const (
 	maxSessions = 10_000
 	maxIdle     = 24 * time.Hour // without traffic
+	maxCaps     = 4 << 10        // bytes of a client's capabilities that are kept; larger ones are not
 	sweepCalls  = 64             // entries of ended calls that a session may hold before it looks
 )
 
@@ -27,7 +28,6 @@ type session struct {
 	server    string // of the endpoint; "" for all
 	version   string // negotiated
 	client    string // name and version, as it says
-	caps      []byte // the client's capabilities, raw
 
 	mu      sync.Mutex
 	touched time.Time // the time of use that is stored
@@ -70,7 +70,7 @@ type StoredSession struct {
 	Hash                               string // SHA-256 of the id, hex
 	Principal, Server, Version, Client string
 	Used                               time.Time
-	Data                               []byte // what its initialize said of the client's capabilities, raw
+	Data                               []byte // what its initialize said of the client's capabilities, raw; nil if that was more than 4 KiB
 }
 
 // SessionStore keeps sessions over restarts. Put, Touch and Drop do not wait.
@@ -131,7 +131,7 @@ func (ss *sessions) revive(id string) *session {
 	}
 	delete(ss.before, hash)
 	s := &session{
-		id: id, principal: b.Principal, server: b.Server, version: b.Version, client: b.Client, caps: b.Data,
+		id: id, principal: b.Principal, server: b.Server, version: b.Version, client: b.Client,
 		used: b.Used, touched: b.Used, sweepAt: sweepCalls, wake: make(chan struct{}, 1),
 		listed: true, changed: true, // what it has read may be old
 	}
@@ -158,7 +158,7 @@ func (ss *sessions) open(principal, server, version, client string, caps []byte)
 	rand.Read(b[:])
 	s = &session{
 		id: "s_" + sessionIDs.EncodeToString(b[:]), principal: principal, server: server,
-		version: version, client: client, caps: caps, used: time.Now(), sweepAt: sweepCalls, wake: make(chan struct{}, 1),
+		version: version, client: client, used: time.Now(), sweepAt: sweepCalls, wake: make(chan struct{}, 1),
 	}
 	s.touched = s.used
 	ss.mu.Lock()
@@ -168,6 +168,9 @@ func (ss *sessions) open(principal, server, version, client string, caps []byte)
 	}
 	ss.m[s.id] = s
 	if ss.store != nil {
+		if len(caps) > maxCaps {
+			caps = nil
+		}
 		ss.store.PutSession(StoredSession{
 			Hash: sessionHash(s.id), Principal: principal, Server: server, Version: version, Client: client, Used: s.used, Data: caps,
 		})

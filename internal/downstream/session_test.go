@@ -110,3 +110,19 @@ func TestSessionHash(t *testing.T) {
 		t.Errorf("hash is %s", h)
 	}
 }
+
+// TestCapsAreBounded: capabilities that are larger than any client has are not
+// kept, but the session is.
+func TestCapsAreBounded(t *testing.T) {
+	for size, want := range map[int]int{maxCaps: maxCaps, maxCaps + 1: 0} {
+		store := &kept{m: map[string]StoredSession{}}
+		ss := newSessions(func(string, call.ID) bool { return false }, nil, store)
+		s, ok := ss.open("ann", "", mcp.V20251125, "", make([]byte, size))
+		if !ok || len(store.m) != 1 {
+			t.Fatalf("%d bytes: %v, %d kept", size, ok, len(store.m))
+		}
+		if got := store.m[sessionHash(s.id)].Data; len(got) != want {
+			t.Errorf("of %d bytes %d are kept", size, len(got))
+		}
+	}
+}
