@@ -149,10 +149,10 @@ func (t *task) cancelled(ctx context.Context) call.Answer {
 		select {
 		case <-pause.C:
 		case <-t.peer.gone():
+			pause.Stop()
+			return call.Answer{} // no question brings anything more
 		case <-within.Done():
-		}
-		pause.Stop()
-		if within.Err() != nil {
+			pause.Stop()
 			return call.Answer{}
 		}
 	}

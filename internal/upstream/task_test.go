@@ -1,12 +1,15 @@
 package upstream
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
+	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -131,6 +134,47 @@ func FuzzReadTask(f *testing.F) {
 		}
 		if s.requests != nil && !json.Valid(s.requests) {
 			t.Errorf("%q asks %q", raw, s.requests)
+		}
+	})
+}
+
+// dying is a server whose process ends at the first question after a cancel.
+type dying struct {
+	over  chan struct{}
+	asked int
+}
+
+func (d *dying) ask(context.Context, string, []byte) (mcp.Message, error) {
+	if d.asked++; d.asked == 1 {
+		close(d.over)
+	} else if d.asked > 100 {
+		panic("it is asked without end")
+	}
+	return mcp.Message{}, errOver
+}
+
+func (d *dying) tell(string, []byte) (<-chan struct{}, func()) {
+	answered := make(chan struct{})
+	close(answered)
+	return answered, func() {}
+}
+
+func (d *dying) address() []byte            { return nil }
+func (d *dying) last() (time.Time, float64) { return time.Time{}, 0 }
+func (d *dying) gone() <-chan struct{}      { return d.over }
+func (d *dying) ended() call.Answer         { return call.Answer{} }
+func (d *dying) limit() int64               { return 0 }
+
+// A process that ends while a cancelled task is awaited is not asked again.
+func TestProcessEndsAfterTheCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		d := &dying{over: make(chan struct{})}
+		began := time.Now()
+		a := (&task{x: &call.Exec{}, peer: d, life: began}).cancelled(ctx)
+		if a.Outcome != call.Running || d.asked != 1 || time.Since(began) != 0 {
+			t.Errorf("%+v after %d questions and %v", a.End, d.asked, time.Since(began))
 		}
 	})
 }
