@@ -352,7 +352,11 @@ func (a *attachment) left() {
 		}
 		return
 	}
-	end := call.End{Outcome: call.Interrupted, By: "shutdown", Text: "Outcome unknown: longcall is restarting. The call goes on, and its result is kept: make the same call again in a moment, and you get that result instead of a second run."}
+	again := "make the same call again in a moment, and you get that result instead of a second run."
+	if rec := a.call.Record(); rec.Attach == call.AttachNever && rec.Idempotency == "" { // that would be a second run
+		again = "do not call the tool again, which would run it a second time. The operator can see how it ends with longcall calls show " + string(rec.ID) + "."
+	}
+	end := call.End{Outcome: call.Interrupted, By: "shutdown", Text: "Outcome unknown: longcall is restarting. The call goes on, and its result is kept: " + again}
 	a.answer(ownWords(a.id, &end, a.call.ID(), a.modern), nil, "")
 	if a.x.out.flush() {
 		a.d.How = call.ShutDown

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/call/calltest"
 	"github.com/longcall/longcall/internal/mcp"
 )
@@ -67,4 +68,25 @@ func TestPrimedAsItCame(t *testing.T) {
 		synctest.Wait()
 		r.stop()
 	})
+}
+
+// An answer at a restart that cannot hand off says to make the same call again
+// only where that is shown the result, and not where it would run once more.
+func TestRestartWithoutHandOff(t *testing.T) {
+	for attach, want := range map[call.Attach]string{call.AttachUndelivered: "make the same call again", call.AttachNever: "longcall calls show c_"} {
+		synctest.Test(t, func(t *testing.T) {
+			r := lasting(t, calltest.NewMemory(), &kept{m: map[string]StoredSession{}}, 1)
+			r.decide = func(string, string, string, bool) Decision { return Decision{Attach: attach} }
+			r.tools["work"] = progressTool(1, nil)
+			session := r.begin(mcp.V20251125)
+			w := httptest.NewRecorder()
+			go r.serveTo(t.Context(), w, "POST", session, legacyCall("1", "work", ""), "Accept", "application/json")
+			synctest.Wait()
+			r.stop()
+			synctest.Wait()
+			if got := w.Body.String(); !strings.Contains(got, "The call goes on") || !strings.Contains(got, want) {
+				t.Errorf("%v: %s", attach, got)
+			}
+		})
+	}
 }
