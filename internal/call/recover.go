@@ -64,10 +64,12 @@ func (e *Engine) Recover(ctx context.Context) (adopted, interrupted int, err err
 		return 0, 0, err
 	}
 	var resumed []*Record
+	alive := map[ID]bool{}
 	for i := range left {
 		r := &left[i]
 		switch {
 		case r.Alive: // its owner carries it to its end
+			alive[r.ID] = true
 			e.mu.Lock()
 			e.settle(e.elsewhere(r))
 			e.mu.Unlock()
@@ -91,9 +93,7 @@ func (e *Engine) Recover(ctx context.Context) (adopted, interrupted int, err err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	defer maps.DeleteFunc(e.foreign, func(id ID, _ *Call) bool {
-		return !slices.ContainsFunc(left, func(r Record) bool { return r.ID == id && r.Alive })
-	})
+	defer maps.DeleteFunc(e.foreign, func(id ID, _ *Call) bool { return !alive[id] })
 	slices.SortStableFunc(owed, func(a, b Record) int { return a.Ended.Compare(b.Ended) })
 	for i := range owed {
 		r := &owed[i]
