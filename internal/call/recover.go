@@ -203,6 +203,15 @@ func (e *Engine) adopt(ctx context.Context, records []*Record) (calls []*Call, e
 
 // adopted is a call that runs on here.
 func (e *Engine) adopted(r *Record) *Call {
+	c := e.takeOver(r)
+	if o := e.opt.Observer; o != nil {
+		rec := c.Record()
+		o.CallResumed(&rec)
+	}
+	return c
+}
+
+func (e *Engine) takeOver(r *Record) *Call {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := e.foreign[r.ID] // with its readers
@@ -234,10 +243,6 @@ func (e *Engine) adopted(r *Record) *Call {
 	e.perPrincipal[r.Principal]++
 	e.wg.Add(1)
 	e.settle(c)
-	if o := e.opt.Observer; o != nil {
-		rec := c.Record()
-		o.CallResumed(&rec)
-	}
 	return c
 }
 
