@@ -143,7 +143,7 @@ func TestReloadWhileDetached(t *testing.T) {
 // on_disconnect is the tool's, else its server's, else what the annotations say.
 func TestOnDisconnectByToolAndServer(t *testing.T) {
 	t.Parallel()
-	const tools = `[{"name":"work","inputSchema":{"type":"object"}},{"name":"other","inputSchema":{"type":"object"}}]`
+	const tools = `[{"name":"work","inputSchema":{"type":"object"}},{"name":"other","inputSchema":{"type":"object"},"annotations":{"destructiveHint":true}}]`
 	for _, tt := range []struct {
 		config  string
 		cancels []string // tools whose work is stopped
@@ -152,6 +152,7 @@ func TestOnDisconnectByToolAndServer(t *testing.T) {
 		{"on_disconnect: cancel, tools: {work: {on_disconnect: detach}}", []string{"other"}},
 		{"on_disconnect: cancel", []string{"work", "other"}},
 		{"on_disconnect: detach", nil},
+		{"on_disconnect: auto", []string{"work"}}, // half a change is worse than a whole one
 	} {
 		t.Run(tt.config, func(t *testing.T) {
 			t.Parallel()
