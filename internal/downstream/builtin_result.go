@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -424,7 +425,7 @@ func (w *waiter) renderCancel() *pieces {
 		said = "Nothing was done: " + how + " That was before."
 	case w.cancelErr != nil && ended:
 		said = "Nothing was cancelled, the call had ended before: " + how + read
-	case w.cancelErr == call.ErrElsewhere:
+	case errors.Is(w.cancelErr, call.ErrElsewhere):
 		said = title(&rec) + " still runs, and cannot be cancelled right now: longcall is being restarted, and the call runs in the process that leaves. Nothing was done. Call " + names.cancel + " again in a few seconds."
 	case w.cancelErr != nil:
 		said = title(&rec) + " is ending right now, before the cancel. Call " + names.await + " with " + idList([]string{id}) + " to read how."
@@ -449,7 +450,7 @@ func (w *waiter) renderCancel() *pieces {
 	p.raw(`,"next":`)
 	p.quote(said)
 	p.raw(`}`)
-	if !ended && w.cancelErr == call.ErrElsewhere {
+	if !ended && errors.Is(w.cancelErr, call.ErrElsewhere) {
 		p.raw(`,"isError":true`)
 	}
 	p.raw(`}}`)

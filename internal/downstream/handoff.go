@@ -15,11 +15,12 @@ import (
 // HeaderCall names the call that a tools/call answer is of.
 const HeaderCall = "Longcall-Call"
 
-// MetaKeyHandOff says in a result's _meta that the call goes on, and how to come
-// back to it.
-const metaKeyHandOff = "dev.longcall/handoff"
-
-const metaKeyReplayed = "dev.longcall/replayed"
+const (
+	// metaKeyHandOff says in a result's _meta which call goes on.
+	metaKeyHandOff = "dev.longcall/handoff"
+	// metaKeyReplayed says there that the result was kept, and not made again.
+	metaKeyReplayed = "dev.longcall/replayed"
+)
 
 // handOff answers the request before the client's patience ends, while the call
 // goes on: with a task where this request declared them, else with a result that
@@ -73,24 +74,19 @@ func (a *attachment) handle() []byte {
 		"It has not finished and has not failed: do not call it again, and do not wait or sleep. " +
 		"Go on with other work. When you need the result, call " + names.await + ` with {"ids":["` + id + `"]}; ` +
 		"to stop it, call " + names.cancel + ` with {"id":"` + id + `"}.`
-	b := make([]byte, 0, 1024)
-	b = append(b, `{"jsonrpc":"2.0","id":`...)
-	b = append(b, a.id...)
-	b = append(b, `,"result":{`...)
-	if a.modern {
-		b = append(b, completeC...)
-	}
-	b = append(b, `"content":[{"type":"text","text":`...)
-	b = append(b, mcp.Quote(text)...)
-	b = append(b, `}]`...)
+	var p pieces
+	a.x.openResult(&p, a.id)
+	p.text(text)
+	p.raw(`]`)
 	if a.x.hasOutputSchema(a.session, rec.Server, rec.Tool) {
-		b = append(b, `,"isError":true`...)
+		p.raw(`,"isError":true`)
 	} else {
-		b = append(b, `,"structuredContent":{"call_id":"`+id+`","state":"running","started_at":"`+stampText(rec.Started)+`","next":`...)
-		b = append(append(b, mcp.Quote(text)...), '}')
+		p.raw(`,"structuredContent":{"call_id":"` + id + `","state":"running","started_at":"` + stampText(rec.Started) + `","next":`)
+		p.quote(text)
+		p.raw(`}`)
 	}
-	b = append(b, `,"_meta":{"`+metaKeyHandOff+`":{"call":"`+id+`","state":"running"}`...)
-	return append(b, `}}}`...)
+	p.raw(`,"_meta":{"` + metaKeyHandOff + `":{"call":"` + id + `","state":"running"}}}}`)
+	return p.join()
 }
 
 // hasOutputSchema says whether a tool's results have to conform to a schema, as
@@ -102,12 +98,8 @@ func (x *exchange) hasOutputSchema(s *session, server, tool string) bool {
 
 // knownTool is a tool's entry in the list as last known; nil if there is none.
 func (x *exchange) knownTool(s *session, server, tool string) []byte {
-	session := ""
-	if s != nil {
-		session = s.id
-	}
 	// What is not known now is not waited for.
-	tools, _, _ := x.h.opt.Catalog.Tools(x.h.spent, x.q.Principal, session, server)
+	tools, _, _ := x.h.opt.Catalog.Tools(x.h.spent, x.q.Principal, sessionID(s), server)
 	for _, t := range tools {
 		if t.Name == tool {
 			return t.Raw
@@ -163,6 +155,9 @@ func (a *attachment) budget(p Profile) {
 	}
 }
 
+// unknownEvent refuses an event id that was not sent, or not in this session.
+const unknownEvent = "This Last-Event-ID is not known in this session. Nothing can be resumed from it."
+
 // resume serves a GET with Last-Event-ID: the rest of that stream, each event
 // once and the answer too, also if the call has ended meanwhile or longcall was
 // started anew (R-54, X-2).
@@ -170,7 +165,7 @@ func (x *exchange) resume(s *session) *attachment {
 	v, _, ok := only(x.r.Header, mcp.HeaderLastEvent)
 	p, seqText, known := openPlace(&x.h.opt.Key, s.principal, s.id, v)
 	if !ok || !known {
-		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "This Last-Event-ID is not known in this session. Nothing can be resumed from it.")
+		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, unknownEvent)
 		return nil
 	}
 	if seqText == handedOff {
@@ -181,7 +176,7 @@ func (x *exchange) resume(s *session) *attachment {
 	seqText, value, hasValue := cutValue(seqText)
 	seq, err := strconv.ParseUint(seqText, 10, 64)
 	if err != nil {
-		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "This Last-Event-ID is not known in this session. Nothing can be resumed from it.")
+		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, unknownEvent)
 		return nil
 	}
 	c, err := x.h.opt.Engine.Get(x.r.Context(), s.principal, p.call)
@@ -203,7 +198,7 @@ func (x *exchange) resume(s *session) *attachment {
 		a.line.resumed(value, time.Since(rec.Started))
 	}
 	if !c.Reached(a.after) {
-		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "This Last-Event-ID is not one that was sent.")
+		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, unknownEvent)
 		return nil
 	}
 	if rec.End.Outcome != call.Running && a.after >= rec.Seq {

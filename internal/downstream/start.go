@@ -122,14 +122,11 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 
 // byHints fills in what is left to what the tool says of itself: an idempotent
 // one is joined by all who make the same call, if the operator trusts it that far
-// (attach: auto), and a destructive one is not cut off in the middle because a stream was lost: half a change is
-// worse than a whole one, and who asks again is given its result.
+// (attach: auto), and a destructive one is not cut off in the middle because a
+// stream was lost: half a change is worse than a whole one, and who asks again is
+// given its result.
 func (x *exchange) byHints(d *Decision, t target, s *session) {
-	session := ""
-	if s != nil {
-		session = s.id
-	}
-	f := x.facts(x.h.spent, session, t)
+	f := x.facts(x.h.spent, sessionID(s), t)
 	if d.AutoAttach && f.idempotent {
 		d.Attach = call.AttachAlways
 	}

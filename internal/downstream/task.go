@@ -222,13 +222,8 @@ func (v *taskView) append(b []byte) []byte {
 // lastEvent is the terminal event of a call that has ended. One that cannot be
 // read any more gives an event without a body, whose End says so.
 func lastEvent(ctx context.Context, c *call.Call, rec *call.Record) call.Event {
-	for ev, err := range c.Follow(ctx, rec.Seq-1, 0) {
-		if err != nil {
-			break
-		}
-		if ev.Kind == call.KindEnd {
-			return ev
-		}
+	if ev, err := endOf(ctx, c); err == nil {
+		return *ev
 	}
 	end := rec.End
 	if end.Text == "" && (end.Outcome == call.Completed || end.Outcome == call.Failed) {
