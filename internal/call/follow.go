@@ -40,7 +40,7 @@ func (c *Call) Follow(ctx context.Context, after uint64, beat time.Duration) ite
 		var look <-chan time.Time
 		if c.elsewhere() {
 			// Nobody wakes us: the owner is another process, for its last seconds.
-			t := time.NewTicker(lookEvery)
+			t := time.NewTicker(LookEvery)
 			defer t.Stop()
 			look = t.C
 		}
@@ -111,9 +111,10 @@ func aligned(d time.Duration) time.Duration {
 	return d - time.Duration(time.Now().Add(d).UnixNano()%int64(g))
 }
 
-// lookEvery is how often a reader looks for news of a call that the process which
-// this one replaces carries to its end.
-const lookEvery = 100 * time.Millisecond
+// LookEvery is how often who follows a call, or waits for it by Notify, has to look
+// for news if it runs in the process that this one replaces (State.Elsewhere):
+// nobody wakes it.
+const LookEvery = 100 * time.Millisecond
 
 func (c *Call) elsewhere() bool {
 	c.mu.Lock()

@@ -5,10 +5,6 @@ import (
 	"slices"
 )
 
-// LookEvery is how often who waits for a call by Notify has to Look, if State
-// says that it runs in another process.
-const LookEvery = lookEvery
-
 // State is how a call stands, without its events.
 type State struct {
 	Outcome   Outcome // Running until the end is shown
