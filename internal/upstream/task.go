@@ -8,8 +8,8 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
@@ -367,11 +367,7 @@ func (t *task) show(text string) {
 		return
 	}
 	if len(text) > taskText {
-		cut := taskText
-		for cut > 0 && !utf8.RuneStart(text[cut]) {
-			cut--
-		}
-		text = text[:cut]
+		text = strings.ToValidUTF8(text[:taskText], "")
 	}
 	// It counts in millionths above what the tool itself reported, so that the
 	// tool's own next step is still a step.
@@ -435,9 +431,10 @@ func (t *task) get(ctx context.Context) {
 		return
 	}
 	f := &fetch{done: make(chan struct{}), final: !t.ended.IsZero()}
-	ctx, f.stop = context.WithCancel(ctx)
 	if f.final {
 		ctx, f.stop = context.WithTimeout(ctx, pollTime)
+	} else {
+		ctx, f.stop = context.WithCancel(ctx)
 	}
 	t.fetch = f
 	params := t.params()

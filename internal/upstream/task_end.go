@@ -25,8 +25,7 @@ func (t *task) inline() call.Answer {
 	}
 	b := append([]byte(`{"jsonrpc":"2.0","id":0,"`+name+`":`), raw...)
 	m, err := mcp.Parse(append(b, '}'))
-	switch {
-	case err != nil:
+	if err != nil {
 		return interrupted("the tool server says that the call's task is over, but its end cannot be read: %v.", err)
 	}
 	return t.answer(m)

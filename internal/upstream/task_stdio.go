@@ -75,7 +75,7 @@ func (t *stdioTask) gone() <-chan struct{} { return t.w.ended }
 func (t *stdioTask) ended() call.Answer    { return t.w.lost() }
 
 func (t *stdioTask) limit() int64 {
-	if l := t.x.Limits.Message; l > 0 && l < t.w.limit {
+	if l := t.x.Limits.Message; l > 0 && (t.w.limit <= 0 || l < t.w.limit) {
 		return l
 	}
 	return t.w.limit
@@ -86,7 +86,7 @@ func (t *stdioTask) ask(ctx context.Context, method string, params []byte) (mcp.
 	switch {
 	case err != nil:
 		return mcp.Message{}, err
-	case r.size > t.limit() && t.limit() > 0:
+	case t.limit() > 0 && r.size > t.limit():
 		return mcp.Message{}, mcp.ErrTooLarge
 	case r.body == nil:
 		return mcp.Message{}, errors.New("it gave an answer that cannot be used")

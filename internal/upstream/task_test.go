@@ -178,3 +178,18 @@ func TestProcessEndsAfterTheCancel(t *testing.T) {
 		}
 	})
 }
+
+// A call's own limit for a message holds also where its server has none.
+func TestLimitOfATaskOverStdio(t *testing.T) {
+	for _, c := range []struct{ server, call, want int64 }{
+		{100, 0, 100},
+		{100, 10, 10},
+		{-1, 10, 10},
+		{-1, -1, -1},
+	} {
+		peer := &stdioTask{w: &wire{limit: c.server}, x: &call.Exec{Limits: call.Limits{Message: c.call}}}
+		if got := peer.limit(); got != c.want {
+			t.Errorf("%+v gives %d", c, got)
+		}
+	}
+}
