@@ -303,7 +303,7 @@ func (x *exchange) passCancel(ctx context.Context) {
 }
 
 func (x *exchange) tellCancel(reason string) {
-	ctx, cancel := context.WithTimeout(x.c.ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(x.c.ctx, tellTime)
 	defer cancel()
 	x.c.send(ctx, x.sess, outgoingCancel(x.id, reason))
 }

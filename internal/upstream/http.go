@@ -30,6 +30,8 @@ const (
 	// linger is how long a cancelled call waits for a late answer, for the
 	// record only (O22).
 	linger = time.Second
+	// tellTime bounds what is told to a server in the background.
+	tellTime = 5 * time.Second
 )
 
 // httpConn is a tool server at a Streamable HTTP endpoint, in either era. In
@@ -355,7 +357,7 @@ func printable(b []byte) string {
 // tell posts a notification or a response of ours, in the background, bounded.
 func (c *httpConn) tell(sess *session, body []byte) {
 	c.spawn(func() {
-		ctx, cancel := context.WithTimeout(c.ctx, 5*time.Second)
+		ctx, cancel := context.WithTimeout(c.ctx, tellTime)
 		defer cancel()
 		c.send(ctx, sess, body)
 	})

@@ -172,9 +172,6 @@ func (p *httpTask) tell(method string, params []byte) (<-chan struct{}, func()) 
 	return answered, func() {}
 }
 
-// tellTime bounds what is told to a server in the background.
-const tellTime = 5 * time.Second
-
 // send posts one request about the task and reads to its response; other
 // messages that come with it go to beside.
 func (p *httpTask) send(ctx context.Context, sess *session, method string, params []byte, beside func(*mcp.Message)) (m mcp.Message, err error) {
