@@ -168,7 +168,7 @@ func (x *exchange) renderList(id []byte, rows []row, state string, more bool, ne
 		}
 	}
 	if more {
-		b.WriteString("There are more; name a state, or a higher limit.\n")
+		b.WriteString("There are more; name a state, or a higher limit (at most " + strconv.Itoa(maxListed) + ").\n")
 	}
 	b.WriteString(next)
 	var p pieces

@@ -171,7 +171,7 @@ func (x *exchange) namedTask(m *mcp.Message) (c *call.Call, wrong []byte) {
 func (x *exchange) cancelLegacy(id []byte, c *call.Call) []byte {
 	v := viewTask(x.r.Context(), c, false)
 	if v.over() {
-		return mcp.ErrorResponse(id, mcp.CodeInvalidParams, "The task is over: "+v.status+".", nil)
+		return taskOver(id, &v)
 	}
 	switch err := c.Cancel(agentCancel); {
 	case errors.Is(err, call.ErrElsewhere):
@@ -179,11 +179,16 @@ func (x *exchange) cancelLegacy(id []byte, c *call.Call) []byte {
 	case err != nil: // it is just ending
 		waitEnd(x.r.Context(), c)
 		v = viewTask(x.r.Context(), c, false)
-		return mcp.ErrorResponse(id, mcp.CodeInvalidParams, "The task is over: "+v.status+".", nil)
+		return taskOver(id, &v)
 	}
 	waitEnd(x.r.Context(), c)
 	v = viewTask(x.r.Context(), c, false)
 	return mcp.ResultResponse(id, append(v.append([]byte{'{'}), '}'))
+}
+
+// taskOver answers a cancel that came too late.
+func taskOver(id []byte, v *taskView) []byte {
+	return mcp.ErrorResponse(id, mcp.CodeInvalidParams, "Nothing was cancelled, the task is over: "+v.status+". "+methodTasksResult+" says how it ended.", nil)
 }
 
 // waitEnd waits for a call's end, for cancelWait at most.
