@@ -35,16 +35,27 @@ const (
 type background struct {
 	state  string
 	config string        // absolute path; empty if there is none
+	asked  bool          // the user named config: a serve with another one will not do
 	listen string        // 127.0.0.1:0 if empty
 	idle   time.Duration // idleExit if 0
+	flags  []string      // further ones of longcall serve
 }
 
 // logPath is where a background serve writes its log.
 func logPath(state string) string { return filepath.Join(state, "serve.log") }
 
-// find returns a serve that takes calls. Several may look at once, in several
-// processes: the journal's lock decides which serve stays, and the others use it.
+// find returns a serve that takes calls, with the config that was asked for.
 func (b *background) find(ctx context.Context) (app.Serving, error) {
+	s, err := b.findAny(ctx)
+	if err == nil && b.asked && !sameFile(b.config, s.Config) {
+		return s, otherConfig(b.state, b.config, &s)
+	}
+	return s, err
+}
+
+// findAny returns a serve that takes calls. Several may look at once, in several
+// processes: the journal's lock decides which serve stays, and the others use it.
+func (b *background) findAny(ctx context.Context) (app.Serving, error) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	for range startTries {
@@ -55,14 +66,16 @@ func (b *background) find(ctx context.Context) (app.Serving, error) {
 		if err != nil {
 			return app.Serving{}, err
 		}
-		s, there := b.await(ctx, ended)
-		switch {
-		case there:
+		s, there, how := b.await(ctx, ended)
+		if there {
 			return s, nil
+		}
+		said := b.said(from)
+		switch {
 		case ctx.Err() != nil:
 			return s, exit(exitUnreachable, "longcall serve was started in the background, but is not ready after %s. Its log is %s", startLimit, logPath(b.state))
-		case !b.lostRace(from):
-			return s, exit(exitUnreachable, "longcall serve cannot be started in the background: %s. Its log is %s", lastLine(logPath(b.state)), logPath(b.state))
+		case !strings.Contains(said, heldWords):
+			return s, exit(exitUnreachable, "longcall serve cannot be started in the background: %s. Its log is %s", lastLine(said, how), logPath(b.state))
 		}
 		// Whoever holds the folder starts, or stops: the next look tells.
 	}
@@ -70,40 +83,60 @@ func (b *background) find(ctx context.Context) (app.Serving, error) {
 }
 
 // await waits until there is a serve, ours or another one, or until ours has
-// ended and another one has had its time.
-func (b *background) await(ctx context.Context, ended <-chan error) (s app.Serving, there bool) {
+// ended and another one has had its time; then how says how ours ended.
+func (b *background) await(ctx context.Context, ended <-chan error) (s app.Serving, there bool, how error) {
 	tick := time.NewTicker(startPoll)
 	defer tick.Stop()
 	var over <-chan time.Time
 	for {
 		select {
 		case <-tick.C:
-		case err := <-ended:
-			_ = err // its log says why
+		case how = <-ended:
 			t := time.NewTimer(winnerTime)
 			defer t.Stop()
 			ended, over = nil, t.C
 		case <-over:
-			return s, false
+			return s, false, how
 		case <-ctx.Done():
-			return s, false
+			return s, false, how
 		}
 		if s, there := ready(ctx, b.state); there {
-			return s, true
+			return s, true, nil
 		}
 	}
 }
 
-// lostRace says whether the log, from that size on, tells that another serve has
-// the state folder.
-func (b *background) lostRace(from int64) bool {
+// heldWords are in what a serve says that finds the state folder taken.
+const heldWords = "is held by another longcall"
+
+// maxSaid bounds what is read of the log, in bytes.
+const maxSaid = 64 << 10
+
+// said is what the log has from that size on; empty if it cannot be read.
+func (b *background) said(from int64) string {
 	f, err := os.Open(logPath(b.state))
 	if err != nil {
-		return false
+		return ""
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.NewSectionReader(f, from, 64<<10))
-	return err == nil && strings.Contains(string(text), "is held by another longcall")
+	text, err := io.ReadAll(io.NewSectionReader(f, from, maxSaid))
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// lastLine is the last line of what a serve said, or how it ended if it said
+// nothing.
+func lastLine(said string, how error) string {
+	said = strings.TrimSpace(said)
+	switch {
+	case said != "":
+		return strings.TrimPrefix(clean(said[strings.LastIndexByte(said, '\n')+1:]), "longcall: ")
+	case how != nil:
+		return "it said nothing and ended with " + how.Error()
+	}
+	return "it ended and said nothing"
 }
 
 // start starts a serve that outlives us. ended gets how it ended, if it does
@@ -132,6 +165,7 @@ func (b *background) start(ctx context.Context) (ended <-chan error, from int64,
 	if b.config != "" {
 		args = append(args, "--config", b.config)
 	}
+	args = append(args, b.flags...)
 	// Not bound to ctx: it stays.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), self, args...)
 	cmd.Stdout, cmd.Stderr = log, log
@@ -160,25 +194,6 @@ func openServeLog(state string) (*os.File, error) {
 		return nil, fmt.Errorf("cannot write the log of the serve: %w. Make the state folder writable, or name another with --state", err)
 	}
 	return f, nil
-}
-
-// lastLine is the last line of a file, short enough for an error.
-func lastLine(path string) string {
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	var size int64
-	if info, err := f.Stat(); err == nil {
-		size = info.Size()
-	}
-	b, err := io.ReadAll(io.NewSectionReader(f, max(0, size-2048), 2048))
-	if err != nil {
-		return ""
-	}
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.TrimPrefix(clean(lines[len(lines)-1]), "longcall: ")
 }
 
 // ready gives the serve of a state folder if it is there and takes calls. What a
