@@ -20,7 +20,7 @@ import (
 
 type serveCmd struct {
 	stateFlags
-	Listen     string        `short:"l" placeholder:"ADDR" help:"Address to listen on, host:port. Default: 127.0.0.1:8722."`
+	Listen     string        `short:"l" placeholder:"ADDR" help:"Address to listen on, host:port. Default: 127.0.0.1:8722; with --background, a free port of 127.0.0.1."`
 	NoAuth     bool          `help:"Ask agents for no token. Only on a loopback address: then every program of this machine may call."`
 	LogFormat  string        `enum:",text,json" default:"" placeholder:"FORMAT" help:"How log lines are written to stderr: text or json."`
 	Replace    bool          `help:"Take over from the longcall that runs on the state folder, without losing an answer; not on Windows."`
@@ -114,6 +114,9 @@ func (c *serveCmd) Run(r *runner) error {
 
 // background starts a serve that stays when this command has ended.
 func (c *serveCmd) background(r *runner, cfg *config.Config) error {
+	if c.Replace {
+		return usage("--replace takes over in this process, and --background starts another one: leave out one of them")
+	}
 	path, _, err := c.configPath(r.sys)
 	if err != nil {
 		return err
@@ -122,6 +125,14 @@ func (c *serveCmd) background(r *runner, cfg *config.Config) error {
 		return exit(exitToolError, "the state folder %s is used by another longcall already (process %d, %s)", cfg.State, s.PID, s.URL)
 	}
 	b := &background{state: cfg.State, config: path, listen: c.Listen, idle: c.IdleExit}
+	if c.NoAuth {
+		b.flags = append(b.flags, "--no-auth")
+	}
+	for flag, value := range map[string]string{"--log-format": c.LogFormat, "--log-level": c.LogLevel} {
+		if value != "" {
+			b.flags = append(b.flags, flag, value)
+		}
+	}
 	s, err := b.find(r.ctx)
 	if err != nil {
 		return err
