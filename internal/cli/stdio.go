@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/longcall/longcall/internal/app"
@@ -46,14 +47,11 @@ func (c *stdioCmd) Run(r *runner) error {
 	if c.Server != "" {
 		endpoint += "/" + url.PathEscape(c.Server)
 	}
-	b := &background{state: cfg.State, config: path}
+	b := &background{state: cfg.State, config: path, asked: asked}
 	return relayStdio(r, func(ctx context.Context) (relay.Target, error) {
 		s, err := b.find(ctx)
 		if err != nil {
 			return relay.Target{}, err
-		}
-		if asked && !sameFile(path, s.Config) {
-			return relay.Target{}, otherConfig(cfg.State, path, &s)
 		}
 		return relay.Target{Base: s.URL, Path: endpoint, Token: readToken(cfg.State), Presence: "/api/presence"}, nil
 	})
@@ -73,13 +71,15 @@ func otherConfig(state, asked string, s *app.Serving) error {
 // until the host closes its end or a signal says stop.
 func relayStdio(r *runner, find func(ctx context.Context) (relay.Target, error)) error {
 	sys := r.sys
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
 	sigs := make(chan os.Signal, 4)
 	// Without a handler for SIGPIPE, a host that is gone would end us before we
 	// have said goodbye to the serve.
 	defer sys.Notify(sigs, os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)()
-	go func() {
+	wg.Go(func() {
 		for {
 			select {
 			case s := <-sigs:
@@ -90,7 +90,7 @@ func relayStdio(r *runner, find func(ctx context.Context) (relay.Target, error))
 				return
 			}
 		}
-	}()
+	})
 	return relay.Run(ctx, relay.Options{
 		In: sys.In, Out: sys.Out, Find: find,
 		Say: func(format string, args ...any) {

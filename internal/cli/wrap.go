@@ -53,7 +53,7 @@ func (c *wrapCmd) Run(r *runner) error {
 	if err != nil {
 		return err
 	}
-	path, _, err := c.configPath(r.sys)
+	path, asked, err := c.configPath(r.sys)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (c *wrapCmd) Run(r *runner) error {
 		c.Name = nameOf(command)
 	}
 	w := &wrapping{state: cfg.State, spec: app.Wrap{Name: c.Name, Command: command[0], Args: command[1:], Env: environment(), Cwd: cwd}}
-	b := &background{state: cfg.State, config: path}
+	b := &background{state: cfg.State, config: path, asked: asked}
 	err = relayStdio(r, func(ctx context.Context) (relay.Target, error) {
 		for tries := 1; ; tries++ {
 			s, err := b.find(ctx)
@@ -100,14 +100,15 @@ var launchers = map[string]bool{
 	"python": true, "python3": true, "docker": true, "podman": true, "sh": true, "bash": true, "env": true,
 }
 
-// nameOf makes a name of a command line.
+// nameOf makes a name of a command line. It is in logs and records: what may be
+// a script or a setting is no part of it.
 func nameOf(command []string) string {
 	name := base(command[0])
 	if !launchers[name] {
 		return name
 	}
 	for _, a := range command[1:] {
-		if !strings.HasPrefix(a, "-") && a != "run" && a != "exec" && a != "tool" && !strings.Contains(a, "=") && base(a) != "" {
+		if !strings.HasPrefix(a, "-") && a != "run" && a != "exec" && a != "tool" && !strings.ContainsAny(a, "= \t\n") && base(a) != "" {
 			return base(a)
 		}
 	}
