@@ -21,11 +21,8 @@ import (
 func TestApartProgressAfterRestart(t *testing.T) {
 	w := newWorld(t, wire.Options{})
 	w.prime = true
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	f := &follower{t: t, id: c.ID(), epoch: 1}
-	s := w.told("a")
-	l.addressed(c)
+	l, f, s := w.run(call.Limits{})
+	l.addressed(f.id)
 	first := w.up.Stream()
 	first.Event(s.Progress("1", "", ""))
 	f.readStep(l, 1)
@@ -36,10 +33,7 @@ func TestApartProgressAfterRestart(t *testing.T) {
 	l = w.next(1, 0)
 	w.stream(first).Event(s.Progress("3", "", ""))
 	f.readStep(l, 3)
-	s.end()
-	f.readEnd(l)
-	f.whole(w, 3)
-	w.undisturbed(1)
+	l.finish(f, s, 3)
 }
 
 // stream waits for a standalone stream other than that of an earlier process.
@@ -54,14 +48,12 @@ func (w *world) stream(old *wire.Conn) (c *wire.Conn) {
 func TestApartProgressIsNotTakenForSeen(t *testing.T) {
 	w := newWorld(t, wire.Options{})
 	w.prime = true
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	s := w.told("a")
-	l.addressed(c)
+	l, f, s := w.run(call.Limits{})
+	l.addressed(f.id)
 	first := w.up.Stream()
 	first.Event(s.Progress("1", "", ""))
-	f := &follower{t: t, id: c.ID(), epoch: 1}
 	f.readStep(l, 1)
+	c := l.get(f.id)
 	w.until("the address says so", func() bool { return strings.Contains(string(c.Record().Address), "apart") })
 	w.log.Sync()
 	first.Event(s.Progress("2", "", ""))
@@ -72,7 +64,7 @@ func TestApartProgressIsNotTakenForSeen(t *testing.T) {
 	w.stream(first).Event(s.Progress("4", "", ""))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	got := l.get(c.ID())
+	got := l.get(f.id)
 	for ev, err := range got.Follow(ctx, got.Position(1, f.seq()), 0) {
 		if err != nil {
 			t.Fatal(err)
@@ -103,13 +95,7 @@ func TestRemarksComeAgain(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, wire.Options{})
 			w.edit = func(s *upstream.Server) { s.Limits.Message = 2000 }
-			l := w.begin()
-			c := l.start("a", call.Limits{})
-			f := &follower{t: t, id: c.ID(), epoch: 1}
-			s := w.told("a")
-			s.step(1)
-			f.readStep(l, 1)
-			l.addressed(c)
+			l, f, s := w.stepped(call.Limits{})
 			want := []string{"accepted", "dispatched", "progress", "address"}
 			f.read(l, func(ev call.Event) bool { return ev.Kind == call.KindAddress })
 			for i, m := range said {
@@ -132,10 +118,7 @@ func TestRemarksComeAgain(t *testing.T) {
 			l.kill()
 			l = w.next(1, 0)
 			s.step(3)
-			s.end()
-			f.readEnd(l)
-			f.whole(w, 3)
-			w.undisturbed(1)
+			l.finish(f, s, 3)
 		})
 	}
 }
@@ -182,11 +165,8 @@ func TestTaskIsMadeAfterRestart(t *testing.T) {
 			c.End()
 		},
 	}}.start(t)
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	f := &follower{t: t, id: c.ID(), epoch: 1}
-	s := w.told("a")
-	l.addressed(c)
+	l, f, s := w.run(call.Limits{})
+	l.addressed(f.id)
 	w.log.Sync()
 	l.kill()
 	s.Append(s.Result(`{"task":{` + taskMembers + `,` + everyBit + `}}`))
@@ -210,12 +190,9 @@ func TestTaskIsMadeAfterRestart(t *testing.T) {
 // A message that names no call is in the record in the end.
 func TestLooseMessagesWaitForTheEnd(t *testing.T) {
 	w := newWorld(t, wire.Options{})
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	f := &follower{t: t, id: c.ID()}
-	s := w.told("a")
+	l, f, s := w.run(call.Limits{})
 	s.step(1)
-	l.addressed(c)
+	l.addressed(f.id)
 	w.up.Stream().Event(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"loose"}}`)
 	s.end()
 	f.readEnd(l)
@@ -228,17 +205,11 @@ func TestLooseMessagesWaitForTheEnd(t *testing.T) {
 // sessions; the old one is ended with its last call.
 func TestTwoSessions(t *testing.T) {
 	w := newWorld(t, wire.Options{})
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	f := &follower{t: t, id: c.ID(), epoch: 1}
-	s := w.told("a")
-	s.step(1)
-	f.readStep(l, 1)
-	l.addressed(c)
+	l, f, s := w.stepped(call.Limits{})
 	w.log.Sync()
 	l.kill()
 	l = w.begin()
-	(&follower{t: t, id: l.start("", call.Limits{}).ID()}).readEnd(l)
+	l.another()
 	if a, i, err := l.engine.Recover(t.Context()); a != 1 || i != 0 || err != nil {
 		t.Fatal(a, i, err)
 	}
@@ -253,7 +224,7 @@ func TestTwoSessions(t *testing.T) {
 	if r := w.up.WaitRequest("DELETE", 1, 0); r.Header.Get("Mcp-Session-Id") != "session-1" {
 		t.Errorf("ended %s", r.Header.Get("Mcp-Session-Id"))
 	}
-	(&follower{t: t, id: l.start("", call.Limits{}).ID()}).readEnd(l)
+	l.another()
 	if n := w.up.Count("initialize"); n != 2 {
 		t.Errorf("%d initialize", n)
 	}
@@ -262,21 +233,12 @@ func TestTwoSessions(t *testing.T) {
 // A process that was believed dead writes nothing more into its calls (I3).
 func TestZombie(t *testing.T) {
 	w := newWorld(t, wire.Options{})
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	f := &follower{t: t, id: c.ID(), epoch: 1}
-	s := w.told("a")
-	s.step(1)
-	f.readStep(l, 1)
-	l.addressed(c)
+	l, f, s := w.stepped(call.Limits{})
 	w.log.Sync()
 	l = w.next(1, 0)
 	s.step(2)
 	s.step(3)
-	s.end()
-	f.readEnd(l)
-	f.whole(w, 3)
-	w.undisturbed(1)
+	l.finish(f, s, 3)
 }
 
 // Any number of crashes at any time: every event once, in order, one dispatch.
@@ -298,7 +260,7 @@ func TestCrashesAtRandom(t *testing.T) {
 		fs[tag] = &follower{t: t, id: l.start(tag, call.Limits{}).ID(), epoch: 1}
 		w.told(tag).step(1)
 		fs[tag].readStep(l, 1)
-		l.addressed(l.get(fs[tag].id))
+		l.addressed(fs[tag].id)
 	}
 	w.log.Sync()
 	for n := 2; n <= steps; n++ {

@@ -32,7 +32,7 @@ type world struct {
 
 	mu    sync.Mutex
 	calls map[string]*told
-	gets  func(c *wire.Conn, r *wire.Request) bool // may answer a GET instead of the server
+	rest  func(c *wire.Conn, r *wire.Request) bool // see onResume
 }
 
 // told is one call as the server knows it.
@@ -65,9 +65,9 @@ func newWorld(t *testing.T, opt wire.Options) *world {
 	}
 	opt.On["GET"] = func(c *wire.Conn, r *wire.Request) {
 		w.mu.Lock()
-		f := w.gets
+		f := w.rest
 		w.mu.Unlock()
-		if f == nil || !f(c, r) {
+		if f == nil || r.Header.Get("Last-Event-ID") == "" || !f(c, r) {
 			w.up.Usual(c, r)
 		}
 	}
@@ -75,10 +75,12 @@ func newWorld(t *testing.T, opt wire.Options) *world {
 	return w
 }
 
-func (w *world) onGet(f func(c *wire.Conn, r *wire.Request) bool) {
+// onResume lets f answer a request for the rest of a stream instead of the
+// server, if it wants to.
+func (w *world) onResume(f func(c *wire.Conn, r *wire.Request) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.gets = f
+	w.rest = f
 }
 
 // told waits until the server has the call.
@@ -182,6 +184,43 @@ func (l *life) start(tag string, limits call.Limits) *call.Call {
 	return c
 }
 
+// run begins a process and starts call a in it. The server has the call then.
+func (w *world) run(limits call.Limits) (l *life, f *follower, s *told) {
+	w.t.Helper()
+	l = w.begin()
+	f = &follower{t: w.t, id: l.start("a", limits).ID(), epoch: l.epoch}
+	return l, f, w.told("a")
+}
+
+// stepped is run to where the agent has seen step 1 and the call's address was
+// kept.
+func (w *world) stepped(limits call.Limits) (l *life, f *follower, s *told) {
+	w.t.Helper()
+	l, f, s = w.run(limits)
+	s.step(1)
+	f.readStep(l, 1)
+	l.addressed(f.id)
+	return l, f, s
+}
+
+// finish lets the server end call a, the only one, and checks that its agent saw
+// all n steps of it, and that the server noticed nothing.
+func (l *life) finish(f *follower, s *told, n int) {
+	l.t.Helper()
+	s.end()
+	f.readEnd(l)
+	f.whole(l.world, n)
+	l.undisturbed(1)
+}
+
+// another makes a call that the server answers at once.
+func (l *life) another() {
+	l.t.Helper()
+	f := &follower{t: l.t, id: l.start("", call.Limits{}).ID()}
+	f.readEnd(l)
+	f.whole(l.world, 0)
+}
+
 func (l *life) get(id call.ID) *call.Call {
 	l.t.Helper()
 	c, err := l.engine.Get(l.t.Context(), "p", id)
@@ -192,8 +231,9 @@ func (l *life) get(id call.ID) *call.Call {
 }
 
 // addressed waits until the call's address was kept.
-func (l *life) addressed(c *call.Call) {
+func (l *life) addressed(id call.ID) {
 	l.t.Helper()
+	c := l.get(id)
 	l.until("the call has an address", func() bool { return c.Record().Address != nil })
 }
 

@@ -26,17 +26,14 @@ func TestKilledBetweenShownAndStored(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t, wire.Options{})
 				w.prime = prime
-				l := w.begin()
-				c := l.start("a", call.Limits{})
-				f := &follower{t: t, id: c.ID(), epoch: 1}
-				s := w.told("a")
+				l, f, s := w.run(call.Limits{})
 				for n := range 6 {
 					if n > 0 {
 						s.step(n)
 						f.readStep(l, n)
 					}
 					if n == stored {
-						l.addressed(c)
+						l.addressed(f.id)
 						w.log.Sync()
 					}
 				}
@@ -45,10 +42,7 @@ func TestKilledBetweenShownAndStored(t *testing.T) {
 				s.step(6)
 				f.readStep(l, 6)
 				s.step(7)
-				s.end()
-				f.readEnd(l)
-				f.whole(w, 7)
-				w.undisturbed(1)
+				l.finish(f, s, 7)
 				want := stored
 				if prime {
 					want++
@@ -58,9 +52,7 @@ func TestKilledBetweenShownAndStored(t *testing.T) {
 					t.Errorf("resumed with %v", r[0].Header)
 				}
 				// The next call lives in the same session, once that is proven.
-				f = &follower{t: t, id: l.start("", call.Limits{}).ID()}
-				f.readEnd(l)
-				f.whole(w, 0)
+				l.another()
 				if i, p := w.up.Count("initialize"), w.up.Count("ping"); i != 1 || p == 0 {
 					t.Errorf("%d initialize, %d pings", i, p)
 				}
@@ -92,13 +84,8 @@ func TestKilledBeforeTheAddress(t *testing.T) {
 // a cancel nor the end of the session.
 func TestStopLeavesCalls(t *testing.T) {
 	w := newWorld(t, wire.Options{})
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	f := &follower{t: t, id: c.ID(), epoch: 1}
-	s := w.told("a")
-	s.step(1)
-	f.readStep(l, 1)
-	l.addressed(c)
+	l, f, s := w.stepped(call.Limits{})
+	c := l.get(f.id)
 	began := time.Now()
 	l.end()
 	if d := time.Since(began); d > 500*time.Millisecond {
@@ -116,10 +103,7 @@ func TestStopLeavesCalls(t *testing.T) {
 	w.log.Sync()
 	l = w.next(1, 0)
 	f.readStep(l, 2)
-	s.end()
-	f.readEnd(l)
-	f.whole(w, 2)
-	w.undisturbed(1)
+	l.finish(f, s, 2)
 	note := f.events[len(f.events)-2]
 	if note.Kind != call.KindNote || !strings.Contains(string(note.Body), "restarted") {
 		t.Errorf("before the end: %s %s", note.Kind, note.Body)
@@ -151,11 +135,8 @@ func TestStopCancelsWhatCannotBeResumed(t *testing.T) {
 func TestServerFinishedMeanwhile(t *testing.T) {
 	w := newWorld(t, wire.Options{})
 	w.prime = true
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	f := &follower{t: t, id: c.ID(), epoch: 1}
-	s := w.told("a")
-	l.addressed(c)
+	l, f, s := w.run(call.Limits{})
+	l.addressed(f.id)
 	w.log.Sync()
 	l.kill()
 	s.step(1)
@@ -171,12 +152,7 @@ func TestServerFinishedMeanwhile(t *testing.T) {
 // a new session.
 func TestSessionIsGoneAtResume(t *testing.T) {
 	w := newWorld(t, wire.Options{})
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	f := &follower{t: t, id: c.ID(), epoch: 1}
-	w.told("a").step(1)
-	f.readStep(l, 1)
-	l.addressed(c)
+	l, f, _ := w.stepped(call.Limits{})
 	w.log.Sync()
 	l.kill()
 	w.up.Forget()
@@ -185,9 +161,7 @@ func TestSessionIsGoneAtResume(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	w.undisturbed(1)
-	f = &follower{t: t, id: l.start("", call.Limits{}).ID()}
-	f.readEnd(l)
-	f.whole(w, 0)
+	l.another()
 	if n := w.up.Count("initialize"); n != 2 {
 		t.Errorf("%d initialize", n)
 	}
@@ -203,17 +177,14 @@ func TestCancelWhileResuming(t *testing.T) {
 		tag := fmt.Sprint("c", i)
 		c := l.start(tag, call.Limits{})
 		w.told(tag).step(1)
-		l.addressed(c)
+		l.addressed(c.ID())
 		ids = append(ids, c.ID())
 	}
 	w.log.Sync()
 	l.kill()
-	w.onGet(func(c *wire.Conn, r *wire.Request) bool {
-		if r.Header.Get("Last-Event-ID") != "" {
-			c.Status(503)
-			return true
-		}
-		return false
+	w.onResume(func(c *wire.Conn, _ *wire.Request) bool {
+		c.Status(503)
+		return true
 	})
 	l = w.next(calls, 0)
 	for _, id := range ids {
@@ -233,19 +204,13 @@ func TestCancelWhileResuming(t *testing.T) {
 // seen leaves their seqs alone.
 func TestStoppedBeforeItComesAgain(t *testing.T) {
 	w := newWorld(t, wire.Options{})
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	f := &follower{t: t, id: c.ID(), epoch: 1}
-	s := w.told("a")
-	s.step(1)
-	f.readStep(l, 1)
-	l.addressed(c)
+	l, f, s := w.stepped(call.Limits{})
 	w.log.Sync()
 	s.step(2)
 	f.readStep(l, 2)
 	l.kill()
-	w.onGet(func(c *wire.Conn, r *wire.Request) bool {
-		if r.Header.Get("Last-Event-ID") == "" || r.Header.Get("X-Life") != "2" {
+	w.onResume(func(c *wire.Conn, r *wire.Request) bool {
+		if r.Header.Get("X-Life") != "2" {
 			return false
 		}
 		c.SSE()
@@ -258,10 +223,7 @@ func TestStoppedBeforeItComesAgain(t *testing.T) {
 	w.log.Sync()
 	l = w.next(1, 0)
 	s.step(3)
-	s.end()
-	f.readEnd(l)
-	f.whole(w, 3)
-	w.undisturbed(1)
+	l.finish(f, s, 3)
 }
 
 // Many calls at once find a session that may be gone: all wait for the one
@@ -270,16 +232,10 @@ func TestManyCallsNeedAProof(t *testing.T) {
 	const calls = 20
 	asked := make(chan struct{}, 1)
 	w := newWorld(t, wire.Options{})
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	w.told("a").step(1)
-	l.addressed(c)
+	l, _, _ := w.stepped(call.Limits{})
 	w.log.Sync()
 	l.kill()
-	w.onGet(func(c *wire.Conn, r *wire.Request) bool {
-		if r.Header.Get("Last-Event-ID") == "" {
-			return false
-		}
+	w.onResume(func(c *wire.Conn, _ *wire.Request) bool {
 		asked <- struct{}{}
 		c.Hold()
 		return true
@@ -303,13 +259,7 @@ func TestManyCallsNeedAProof(t *testing.T) {
 // A cancel reaches the server under the id that the first process gave.
 func TestCancelAfterRestart(t *testing.T) {
 	w := newWorld(t, wire.Options{})
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	f := &follower{t: t, id: c.ID(), epoch: 1}
-	s := w.told("a")
-	s.step(1)
-	f.readStep(l, 1)
-	l.addressed(c)
+	l, f, s := w.stepped(call.Limits{})
 	w.log.Sync()
 	l.kill()
 	l = w.next(1, 0)
@@ -344,7 +294,7 @@ func TestManyCallsOfOneSession(t *testing.T) {
 			s.step(n + 1)
 		}
 		f.readStep(l, 1+i%4)
-		l.addressed(l.get(f.id))
+		l.addressed(f.id)
 	}
 	w.log.Sync()
 	for i, f := range fs {
@@ -379,12 +329,7 @@ func TestServerIsAnother(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, wire.Options{})
-			l := w.begin()
-			c := l.start("a", call.Limits{})
-			f := &follower{t: t, id: c.ID(), epoch: 1}
-			w.told("a").step(1)
-			f.readStep(l, 1)
-			l.addressed(c)
+			l, f, _ := w.stepped(call.Limits{})
 			w.log.Sync()
 			l.kill()
 			w.edit = edit
@@ -404,18 +349,16 @@ func TestServerIsAnother(t *testing.T) {
 func TestAddressHoldsNoURL(t *testing.T) {
 	w := newWorld(t, wire.Options{})
 	w.edit = func(s *upstream.Server) { s.URL += "?key=s3cret" }
-	l := w.begin()
-	c := l.start("a", call.Limits{})
-	w.told("a").step(1)
-	l.addressed(c)
-	if a := string(c.Record().Address); strings.Contains(a, "s3cret") || strings.Contains(a, "127.0.0.1") {
+	l, f, s := w.run(call.Limits{})
+	s.step(1)
+	l.addressed(f.id)
+	if a := string(l.get(f.id).Record().Address); strings.Contains(a, "s3cret") || strings.Contains(a, "127.0.0.1") {
 		t.Errorf("the address is %s", a)
 	}
 	w.log.Sync()
 	l.kill()
 	l = w.next(1, 0)
-	w.told("a").end()
-	f := &follower{t: t, id: c.ID()}
+	s.end()
 	f.readEnd(l)
 	f.whole(w, 1)
 }
@@ -427,20 +370,11 @@ func TestResumeIsTriedAgain(t *testing.T) {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, wire.Options{})
-			l := w.begin()
-			c := l.start("a", call.Limits{})
-			f := &follower{t: t, id: c.ID(), epoch: 1}
-			s := w.told("a")
-			s.step(1)
-			f.readStep(l, 1)
-			l.addressed(c)
+			l, f, s := w.stepped(call.Limits{})
 			w.log.Sync()
 			l.kill()
 			var tries int
-			w.onGet(func(c *wire.Conn, r *wire.Request) bool {
-				if r.Header.Get("Last-Event-ID") == "" {
-					return false
-				}
+			w.onResume(func(c *wire.Conn, _ *wire.Request) bool {
 				w.mu.Lock()
 				tries++
 				n := tries
@@ -457,34 +391,25 @@ func TestResumeIsTriedAgain(t *testing.T) {
 			})
 			l = w.next(1, 0)
 			s.step(2)
-			s.end()
-			f.readEnd(l)
-			f.whole(w, 2)
-			w.undisturbed(1)
+			l.finish(f, s, 2)
 		})
 	}
 }
 
 // Limits hold over a restart: total counts from the call's start, idle anew.
 func TestLimitsAfterRestart(t *testing.T) {
-	hold := func(c *wire.Conn, r *wire.Request) bool {
-		if r.Header.Get("Last-Event-ID") == "" {
-			return false
-		}
+	hold := func(c *wire.Conn, _ *wire.Request) bool {
 		c.SSE()
 		c.Hold()
 		return true
 	}
-	refuse := func(c *wire.Conn, r *wire.Request) bool {
-		if r.Header.Get("Last-Event-ID") == "" {
-			return false
-		}
+	refuse := func(c *wire.Conn, _ *wire.Request) bool {
 		c.Status(503)
 		return true
 	}
 	for name, tc := range map[string]struct {
 		limits  call.Limits
-		get     func(c *wire.Conn, r *wire.Request) bool
+		resume  func(c *wire.Conn, r *wire.Request) bool
 		outcome call.Outcome
 		part    string
 	}{
@@ -496,15 +421,10 @@ func TestLimitsAfterRestart(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, wire.Options{})
 			w.edit = func(s *upstream.Server) { s.PingEvery = 100 * time.Millisecond }
-			l := w.begin()
-			c := l.start("a", tc.limits)
-			f := &follower{t: t, id: c.ID(), epoch: 1}
-			w.told("a").step(1)
-			f.readStep(l, 1)
-			l.addressed(c)
+			l, f, _ := w.stepped(tc.limits)
 			w.log.Sync()
 			l.kill()
-			w.onGet(tc.get)
+			w.onResume(tc.resume)
 			l = w.next(1, 0)
 			if e := f.readEnd(l); e.Outcome != tc.outcome || !strings.Contains(e.Text, tc.part) {
 				t.Errorf("%+v", e)

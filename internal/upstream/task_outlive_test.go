@@ -45,7 +45,7 @@ func TestTaskOutlivesTheProcess(t *testing.T) {
 				l := w.begin()
 				c := l.start("a", call.Limits{})
 				f := &follower{t: t, id: c.ID(), epoch: 1}
-				l.addressed(c)
+				l.addressed(c.ID())
 				f.read(l, func(ev call.Event) bool {
 					m, _ := mcp.Parse(ev.Body)
 					return ev.Kind == call.KindProgress && string(m.Text.Of(m.Raw)) == `"one"`
@@ -101,7 +101,7 @@ func TestTaskOfAnotherServer(t *testing.T) {
 	w.up = taskScript{version: wire.Modern, get: steps(everyBit)}.start(t)
 	l := w.begin()
 	c := l.start("a", call.Limits{})
-	l.addressed(c)
+	l.addressed(c.ID())
 	w.log.Sync()
 	l.kill()
 	w.edit = func(s *upstream.Server) { s.URL += "?moved" }
