@@ -173,11 +173,16 @@ func (x *exchange) ownEntries(session string) []listed {
 	if !x.set.OwnTools {
 		return nil
 	}
+	var names []string // each tool and its name here
+	for _, tool := range ownTools {
+		names = append(names, tool, x.ownName(session, tool))
+	}
+	here := strings.NewReplacer(names...) // their descriptions speak of each other
 	all := make([]listed, 0, len(ownTools))
 	for _, tool := range ownTools {
-		l := listed{name: x.ownName(session, tool)}
+		l := listed{name: here.Replace(tool)}
 		l.sort = "\xff\x00" + l.name
-		l.raw = append(append([]byte(`{"name":`), mcp.Quote(l.name)...), ownSchemas[tool]...)
+		l.raw = append(append([]byte(`{"name":`), mcp.Quote(l.name)...), here.Replace(string(ownSchemas[tool]))...)
 		all = append(all, l)
 	}
 	slices.SortFunc(all, func(a, b listed) int { return strings.Compare(a.sort, b.sort) })

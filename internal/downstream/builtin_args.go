@@ -155,9 +155,9 @@ type awaitArgs struct {
 
 // parseAwait reads them; token says whether the request has a progress token, and
 // otherwise is the wait if none is named.
-func parseAwait(raw []byte, token bool, otherwise time.Duration) (v awaitArgs, wrong string) {
-	a := readArguments(toolAwait, raw, "ids", "mode", "wait_ms", "attempt")
-	const beIDs = `an array of 1 to 16 call ids, such as ["c_…"]; list_calls shows them`
+func parseAwait(raw []byte, token bool, otherwise time.Duration, names ownToolNames) (v awaitArgs, wrong string) {
+	a := readArguments(names.await, raw, "ids", "mode", "wait_ms", "attempt")
+	beIDs := `an array of 1 to 16 call ids, such as ["c_…"]; ` + names.list + " shows them"
 	ids := a.value("ids")
 	if ids == nil || ids[0] != '[' {
 		a.must("ids", ids, beIDs)
@@ -170,7 +170,7 @@ func parseAwait(raw []byte, token bool, otherwise time.Duration) (v awaitArgs, w
 		for _, p := range parts {
 			id, ok := mcp.String(p)
 			if !ok {
-				a.must("a member of ids", p, "a string, the id of a call; list_calls shows them")
+				a.must("a member of ids", p, "a string, the id of a call; "+names.list+" shows them")
 				break
 			}
 			if !slices.Contains(v.ids, id) {
@@ -191,9 +191,9 @@ func parseAwait(raw []byte, token bool, otherwise time.Duration) (v awaitArgs, w
 // cancelArgs are cancel_call's arguments.
 type cancelArgs struct{ id, reason string }
 
-func parseCancel(raw []byte) (v cancelArgs, wrong string) {
-	a := readArguments(toolCancel, raw, "id", "reason")
-	v.id = a.text("id", true, 256, `one call id, such as "c_…"; list_calls shows them`)
+func parseCancel(raw []byte, names ownToolNames) (v cancelArgs, wrong string) {
+	a := readArguments(names.cancel, raw, "id", "reason")
+	v.id = a.text("id", true, 256, `one call id, such as "c_…"; `+names.list+" shows them")
 	v.reason = a.text("reason", false, maxReason, "a string of at most "+strconv.Itoa(maxReason)+" bytes")
 	return v, a.wrong
 }
@@ -204,8 +204,8 @@ type listArgs struct {
 	limit int
 }
 
-func parseList(raw []byte) (v listArgs, wrong string) {
-	a := readArguments(toolList, raw, "state", "limit")
+func parseList(raw []byte, names ownToolNames) (v listArgs, wrong string) {
+	a := readArguments(names.list, raw, "state", "limit")
 	v.state = a.choice("state", "all", "running", "ended", "unread")
 	v.limit = int(a.integer("limit", 1, maxListed, defaultListed, ""))
 	return v, a.wrong

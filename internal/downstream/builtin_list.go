@@ -24,7 +24,8 @@ type row struct {
 
 // listCalls answers a list_calls.
 func (x *exchange) listCalls(id []byte, s *session, args []byte) (answer []byte, wrong string) {
-	v, wrong := parseList(args)
+	names := x.ownNames(s)
+	v, wrong := parseList(args, names)
 	if wrong != "" {
 		return nil, wrong
 	}
@@ -45,7 +46,6 @@ func (x *exchange) listCalls(id []byte, s *session, args []byte) (answer []byte,
 	if len(all) > v.limit {
 		all, more = all[:v.limit], true
 	}
-	names := x.ownNames(s)
 	next := ""
 	switch {
 	case len(ids) > 0:

@@ -182,13 +182,13 @@ func FuzzOwnArguments(f *testing.F) {
 		if token {
 			most = maxWait
 		}
-		if v, wrong := parseAwait(raw, token, time.Second); wrong == "" && (len(v.ids) < 1 || len(v.ids) > maxAwaited || v.wait < 0 || v.wait > most) {
+		if v, wrong := parseAwait(raw, token, time.Second, plainNames); wrong == "" && (len(v.ids) < 1 || len(v.ids) > maxAwaited || v.wait < 0 || v.wait > most) {
 			t.Errorf("%+v of %s", v, raw)
 		}
-		if v, wrong := parseCancel(raw); wrong == "" && (v.id == "" || len(v.reason) > maxReason) {
+		if v, wrong := parseCancel(raw, plainNames); wrong == "" && (v.id == "" || len(v.reason) > maxReason) {
 			t.Errorf("%+v of %s", v, raw)
 		}
-		if v, wrong := parseList(raw); wrong == "" && (v.limit < 1 || v.limit > maxListed || v.state == "") {
+		if v, wrong := parseList(raw, plainNames); wrong == "" && (v.limit < 1 || v.limit > maxListed || v.state == "") {
 			t.Errorf("%+v of %s", v, raw)
 		}
 	})
@@ -216,6 +216,9 @@ func TestOwnToolsListed(t *testing.T) {
 		cursor := ""
 		for pages := 0; pages < 10; pages++ {
 			_, b := c.post(path, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{`+cursor+`"_meta":{`+modernMeta+`}}}`, modern(mcp.MethodToolsList, "")[:4]...)
+			if path == "/mcp/up" && strings.Contains(b, "; await_call gives") {
+				t.Error("a description names the server's own await_call as ours")
+			}
 			var m struct {
 				Result struct {
 					Tools      []struct{ Name string }
@@ -259,7 +262,7 @@ func TestOwnToolsListed(t *testing.T) {
 		t.Errorf("its own await_call: %s", b)
 	}
 	for path, name := range map[string]string{"/mcp": "await_call", "/mcp/plain": "await_call", "/mcp/up": "longcall_longcall_await_call"} {
-		if b := at(path, name); !strings.Contains(b, "ids of await_call is missing") {
+		if b := at(path, name); !strings.Contains(b, "ids of "+name+" is missing") {
 			t.Errorf("%s: %s", path, b)
 		}
 	}
@@ -271,6 +274,9 @@ func TestOwnToolsListed(t *testing.T) {
 		t.Errorf("a wrong Mcp-Name: %s", b)
 	}
 }
+
+// plainNames are the names of our tools where no tool server has one of them.
+var plainNames = ownToolNames{toolAwait, toolList, toolCancel}
 
 // The end of a wait is never later than 50 ms after the call's, on a real socket.
 func TestAwaitReturnsAtOnce(t *testing.T) {
