@@ -233,9 +233,9 @@ func TestTwoSessions(t *testing.T) {
 // A process that was believed dead writes nothing more into its calls (I3).
 func TestZombie(t *testing.T) {
 	w := newWorld(t, wire.Options{})
-	l, f, s := w.stepped(call.Limits{})
+	_, f, s := w.stepped(call.Limits{})
 	w.log.Sync()
-	l = w.next(1, 0)
+	l := w.next(1, 0)
 	s.step(2)
 	s.step(3)
 	l.finish(f, s, 3)
