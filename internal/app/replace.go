@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -279,6 +280,8 @@ func (a *App) takeUp(ctx context.Context, epoch uint64) {
 func (a *App) cancelElsewhere(ctx context.Context, principal string, id call.ID, end call.End) error {
 	rec, err := a.journal.Get(ctx, id)
 	switch {
+	case err != nil && !errors.Is(err, call.ErrUnknown):
+		return fmt.Errorf("look the call up: %w", err)
 	case err != nil || rec.Principal != principal:
 		return call.ErrUnknown
 	case rec.End.Outcome != call.Running:

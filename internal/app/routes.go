@@ -122,6 +122,9 @@ func (a *App) cancelCall(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such call", http.StatusNotFound)
 	case errors.Is(err, call.ErrNotRunning):
 		http.Error(w, "the call has ended already", http.StatusConflict)
+	case err != nil:
+		a.log.Error("a call was not cancelled", "call", id, "error", err)
+		http.Error(w, "nothing was cancelled: the journal cannot be read. Try again; the log has more", http.StatusInternalServerError)
 	default:
 		w.WriteHeader(http.StatusNoContent)
 	}
