@@ -151,7 +151,7 @@ func (c *Call) join(s *Spec) bool {
 		}
 	case c.cancelled:
 		return false
-	case s.Attach != AttachAlways && c.readers > c.watchers && !c.rec.HandedOff:
+	case s.Attach != AttachAlways && c.readers > c.watchers && !c.rec.HandedOff && c.handing == 0:
 		return false
 	}
 	c.readers++
@@ -171,7 +171,7 @@ func (e *Engine) settle(c *Call) {
 	case c.ended:
 		want = !c.rec.Delivered && c.rec.replayable() && time.Since(c.rec.Ended) <= e.opt.Window
 	default:
-		want = !c.cancelled && (c.rec.Attach == AttachAlways || c.rec.Attach != AttachNever && (c.readers == c.watchers || c.rec.HandedOff))
+		want = !c.cancelled && (c.rec.Attach == AttachAlways || c.rec.Attach != AttachNever && (c.readers == c.watchers || c.rec.HandedOff || c.handing > 0))
 	}
 	ended := c.ended
 	if want && ended && c.stored && c.readers == 0 && e.late[c.rec.ID] == nil {
@@ -265,6 +265,24 @@ func (c *Call) Leave(d Delivery, cancelAfter time.Duration) {
 		c.e.log.Deliver(d)
 	}
 	c.readerLeft(d.How, cancelAfter, false)
+}
+
+// HandingOff says that a reader is being told to come back: an equal request takes
+// the call over from now on, for it may come before Leave. done follows Leave, or
+// the write that failed.
+func (c *Call) HandingOff() (done func()) {
+	c.hand(1)
+	return func() { c.hand(-1) }
+}
+
+func (c *Call) hand(n int) {
+	e := c.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c.mu.Lock()
+	c.handing += n
+	c.mu.Unlock()
+	e.settle(c)
 }
 
 // readerLeft notes that a reader is gone; watcher says that it came by Watch.

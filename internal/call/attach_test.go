@@ -319,3 +319,45 @@ func TestCancelWhenAlone(t *testing.T) {
 		})
 	}
 }
+
+// The call is found from the moment its agent is told to come back, not from when
+// that was noted; a reader that could not be told leaves it as it was.
+func TestAttachWhileHandingOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTool()
+		e := call.NewEngine(calltest.NewMemory(), r, call.Options{Epoch: 1})
+		c := attach(t, e, spec("a"), call.Started)
+		done := c.HandingOff()
+		if again := attach(t, e, spec("a"), call.Joined); again != c {
+			t.Error("another call")
+		}
+		leave(c, call.HandedOff)
+		done()
+		if again := attach(t, e, spec("a"), call.Joined); again != c {
+			t.Error("another call after it was handed off")
+		}
+		r.end("a") <- answered
+		synctest.Wait()
+
+		c = attach(t, e, spec("b"), call.Started)
+		done = c.HandingOff()
+		c.Leave(call.Delivery{Call: c.ID(), How: call.AbortedDownstream}, time.Second) // the write failed
+		done()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if end := c.Record().End; end.By != "disconnect" {
+			t.Errorf("the call outlives a hand-off that nobody got: %+v", end)
+		}
+		c = attach(t, e, spec("c"), call.Started)
+		done = c.HandingOff()
+		done()
+		if again := attach(t, e, spec("c"), call.Started); again == c {
+			t.Error("a call that is read is joined")
+		}
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		e.Stop(over)
+	})
+}
+
+var answered = done("x")

@@ -131,6 +131,7 @@ type Call struct {
 	foreign    bool            // another process carries it to its end: see Follow
 	readers    int             // attachments that show it now
 	watchers   int             // those of them that found it by its id: see Watch
+	handing    int             // readers that are being told to come back: see HandingOff
 	indexed    bool            // in Engine.joinable
 	queued     bool            // in Engine.owed
 	alone      *time.Timer     // cancels the call, unless a reader comes

@@ -29,6 +29,7 @@ type attachment struct {
 	key     string   // of the request in its session
 	entry   *inCall
 
+	handing          func() // ends Call.HandingOff; nil if the call was not handed off
 	join             call.Join
 	from             string    // not empty: the event id that a GET goes on from
 	prefix           []byte    // of event ids; nil if the stream cannot be resumed
@@ -130,6 +131,9 @@ func (a *attachment) finish() {
 	q.Events += a.d.Events
 	q.Dropped += a.d.Dropped
 	a.call.Leave(a.d, a.cancelAfter()) // an agent that cancelled is owed nothing, and gets nothing
+	if a.handing != nil {
+		a.handing()
+	}
 }
 
 // cancelAfter is how long the call may run on without a reader; less than 0 is

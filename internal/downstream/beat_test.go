@@ -74,18 +74,23 @@ func bubble(t *testing.T, meta string, f func(r *rig, w *tape, ask func(ctx cont
 		r := newRig(t)
 		w := newTape()
 		f(r, w, func(ctx context.Context) {
-			req := httptest.NewRequest("POST", "/mcp/up", strings.NewReader(modernCall("1", "work", meta))).WithContext(ctx)
-			for k, v := range map[string]string{"Authorization": "Bearer ann", "Content-Type": "application/json"} {
-				req.Header.Set(k, v)
-			}
-			h := modern(mcp.MethodToolsCall, "work")
-			for i := 0; i < len(h); i += 2 {
-				req.Header.Set(h[i], h[i+1])
-			}
-			r.h.ServeHTTP(w, req)
+			r.h.ServeHTTP(w, postCall(ctx, modernCall("1", "work", meta)))
 		})
 		r.stop()
 	})
+}
+
+// postCall is a modern agent's call of "work" at /mcp/up.
+func postCall(ctx context.Context, body string) *http.Request {
+	req := httptest.NewRequest("POST", "/mcp/up", strings.NewReader(body)).WithContext(ctx)
+	for k, v := range map[string]string{"Authorization": "Bearer ann", "Content-Type": "application/json"} {
+		req.Header.Set(k, v)
+	}
+	h := modern(mcp.MethodToolsCall, "work")
+	for i := 0; i < len(h); i += 2 {
+		req.Header.Set(h[i], h[i+1])
+	}
+	return req
 }
 
 const token = `,"progressToken":7`

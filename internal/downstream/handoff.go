@@ -44,6 +44,7 @@ func (a *attachment) handOff() bool {
 	if a.entry != nil {
 		a.session.answered(a.entry, true) // before the agent can know it
 	}
+	a.handing = a.call.HandingOff()
 	a.answer(body, nil, handedOff)
 	if !a.x.out.flush() {
 		if a.entry != nil {

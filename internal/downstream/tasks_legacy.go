@@ -102,6 +102,7 @@ func (a *attachment) createTask() bool {
 	a.session.detach(a.key, a.entry, false) // a task is cancelled by its own request
 	a.x.h.asked.add(a.ctx, a.session.id, a.call, a.token)
 	if a.ctx.Err() == nil {
+		a.handing = a.call.HandingOff()
 		a.answer(a.askedTask(), nil, "")
 	}
 	if a.ctx.Err() == nil && a.x.out.flush() {
