@@ -35,7 +35,7 @@ type outlive struct {
 	agent  *http.Client
 }
 
-// outliveVariants are R1 to R4.
+// outliveVariants are R1 to R5.
 var outliveVariants = []struct {
 	scenario, name string
 	calls          int
@@ -46,7 +46,7 @@ var outliveVariants = []struct {
 	{"R2", "attach", 300, true, (*outlive).attach},
 	{"R3", "detached calls", 10_000, false, (*outlive).detached},
 	{"R4", "recovery, calls go on", 10_000, false, (*outlive).recoverResumable},
-	{"R4", "recovery, calls are lost", 10_000, false, (*outlive).recoverLost},
+	{"R5", "recovery, calls are lost", 10_000, false, (*outlive).recoverLost},
 }
 
 func (p *programs) measureOutlive(ctx context.Context, o options, emit func(load.Record) error) error {
