@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
 )
 
 // early is a reader that acts on the hand-off while it is still being written.
@@ -52,4 +53,31 @@ func TestAgainWhileHandingOff(t *testing.T) {
 		r.eng.Stop(over)
 		synctest.Wait()
 	})
+}
+
+// A task that is asked for while its session is deleted leaves nothing behind.
+func TestTaskOfAnEndedSession(t *testing.T) {
+	r := newRig(t)
+	c := r.serve()
+	c.open("/mcp/up", mcp.V20251125)
+	r.h.opt.Profile = func(string, string, string) Profile { return Profile{Tasks: true} }
+	ended := false
+	r.decide = func(string, string, string, bool) Decision {
+		if s := r.h.sessions.m[c.session]; s != nil && !ended {
+			ended = true
+			r.h.sessions.drop(s)
+		}
+		return Decision{HandOff: true}
+	}
+	g := newGate()
+	r.tools["work"] = g.run
+	_, body := c.post("/mcp/up", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work","task":{}}}`)
+	if !ended || !strings.Contains(body, `"taskId"`) {
+		t.Fatalf("no task was made while the session ended: %s", body)
+	}
+	r.h.asked.mu.Lock()
+	defer r.h.asked.mu.Unlock()
+	if n := len(r.h.asked.m); n != 0 {
+		t.Errorf("%d ended sessions are remembered", n)
+	}
 }

@@ -227,6 +227,13 @@ func (ss *sessions) use(id, principal, server string) *session {
 	return s
 }
 
+// has says whether there is such a session.
+func (ss *sessions) has(id string) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.m[id] != nil
+}
+
 // drop forgets a session and ends its stream. Its running calls go on.
 func (ss *sessions) drop(s *session) {
 	ss.mu.Lock()

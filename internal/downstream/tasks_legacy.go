@@ -101,6 +101,9 @@ func (a *attachment) createTask() bool {
 	a.begin(kind)
 	a.session.detach(a.key, a.entry, false) // a task is cancelled by its own request
 	a.x.h.asked.add(a.ctx, a.session.id, a.call, a.token)
+	if !a.x.h.sessions.has(a.session.id) { // it ended meanwhile, and forgot what it had by then
+		a.x.h.asked.forget(a.session.id)
+	}
 	if a.ctx.Err() == nil {
 		a.handing = a.call.HandingOff()
 		a.answer(a.askedTask(), nil, "")
