@@ -71,7 +71,11 @@ func TestHints(t *testing.T) {
 // Where each session has a connection of its own, equal calls of two sessions are
 // two: the one would act in the other's browser.
 func TestSessionsApart(t *testing.T) {
-	for _, apart := range []bool{false, true} {
+	for i, apart := range []bool{false, true, false, true} {
+		var key []string
+		if i > 1 {
+			key = []string{"Idempotency-Key", "one"}
+		}
 		r := newRig(t)
 		r.settings.Digest = func([]byte) string { return "equal" }
 		r.decide = func(string, string, string, bool) Decision { return Decision{PerSession: apart} }
@@ -80,7 +84,7 @@ func TestSessionsApart(t *testing.T) {
 		c := r.serve()
 		c.open("/mcp/up", mcp.V20251125)
 		ctx, hangUp := context.WithCancel(t.Context())
-		_, body := c.stream(ctx, "POST", "/mcp/up", legacyCall("1", "work", ""))
+		_, body := c.stream(ctx, "POST", "/mcp/up", legacyCall("1", "work", ""), key...)
 		expectPrimed(t, body)
 		<-g.running
 		first := c.session
@@ -91,7 +95,7 @@ func TestSessionsApart(t *testing.T) {
 		if c.session == first {
 			t.Fatal("the same session")
 		}
-		_, body = c.stream(t.Context(), "POST", "/mcp/up", legacyCall("1", "work", ""))
+		_, body = c.stream(t.Context(), "POST", "/mcp/up", legacyCall("1", "work", ""), key...)
 		expectPrimed(t, body)
 		want := 1
 		if apart {

@@ -87,7 +87,9 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	if wrong != "" {
 		return nil, mcp.ErrorResponse(id, mcp.CodeInvalidParams, wrong, nil)
 	}
-	spec.Idempotency = key
+	if spec.Idempotency = key; key != "" && d.PerSession && s != nil {
+		spec.Idempotency = sessionDigest(key, s.id)
+	}
 	x.q.Server, x.q.Tool, x.q.Traceparent = t.server, t.public, spec.Traceparent
 	if s != nil {
 		spec.Session, spec.Client = s.id, s.client
