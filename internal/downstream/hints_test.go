@@ -29,7 +29,7 @@ func TestHints(t *testing.T) {
 		{"hints that are none", `{"destructiveHint":"true","idempotentHint":1}`, Decision{AutoAttach: true, AutoDisconnect: true}, 2, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, "", func(r *rig, w *tape, ask func(context.Context)) {
+			bubble(t, "", func(r *rig, _ *tape, _ func(context.Context)) {
 				r.settings.Digest = func([]byte) string { return "equal" }
 				r.lists = map[string][]mcp.Tool{"up": {{Name: "work", Raw: []byte(`{"annotations":` + tt.hints + `,"name":"work"}`)}}}
 				r.decide = func(_, _, _ string, modern bool) Decision {
@@ -46,7 +46,10 @@ func TestHints(t *testing.T) {
 				defer cancel()
 				done := make(chan struct{}, 2)
 				for range 2 {
-					go func() { ask(ctx); done <- struct{}{} }()
+					go func() {
+						r.h.ServeHTTP(newTape(), postCall(ctx, modernCall("1", "work", "")))
+						done <- struct{}{}
+					}()
 				}
 				time.Sleep(time.Second)
 				synctest.Wait()
