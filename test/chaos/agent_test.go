@@ -120,8 +120,6 @@ func (a *agent) run(ctx context.Context) {
 			a.resume(call)
 		case a.kind == "session" && a.sessionID == "":
 			a.initialize(call)
-		case try > 0 && !hasAttach && a.requested():
-			return // what a second request would do is not known
 		default:
 			a.request(call)
 		}
@@ -222,9 +220,6 @@ func (a *agent) resume(ctx context.Context) {
 		}
 	}
 	a.mu.Unlock()
-	if s := a.streams[id]; s != nil && !hasLine {
-		s.seen = false
-	}
 	a.follow(ctx, id, request{what: "resume", verb: "GET", path: "/mcp/" + a.server, id: id, header: h})
 }
 
@@ -419,7 +414,7 @@ func (a *agent) taskResult(ctx context.Context) {
 // lost notes that longcall does not know the session: it must survive, unless it
 // was made just before the end of the process.
 func (a *agent) lost() {
-	if hasSessions && !a.r.gw.killedIn(a.asked, a.born.Add(300*time.Millisecond)) {
+	if !a.r.gw.killedIn(a.asked, a.born.Add(300*time.Millisecond)) {
 		a.wrong("the session, made %d ms after the start, is lost", a.born.Sub(a.r.begun).Milliseconds())
 	}
 	a.sessionID, a.lastID = "", ""

@@ -216,7 +216,7 @@ func (r *round) checkAgent(a *agent, books []*book) (wrong []string) {
 		fail("(1) executed %d times under one idempotency key", len(runs))
 	}
 	for i, b := range books {
-		if i > 0 && hasAttach {
+		if i > 0 {
 			r.checkAgain(a, books[i-1], b, fail)
 		}
 		r.checkBook(b, fail)
@@ -269,8 +269,6 @@ func (r *round) checkAgain(a *agent, old, b *book, fail func(string, ...any)) {
 		return
 	case o == call.Cancelled && a.key == "":
 		return
-	case !hasCancel && old.has(call.KindCancelRequested):
-		return
 	case o == call.Denied, old.Dispatched.IsZero() && old.End.By != "restart" && !old.Ended.IsZero() && old.Ended.Before(b.Started):
 		return // it never left
 	}
@@ -305,7 +303,7 @@ func (r *round) checkTruth(a *agent, books []*book, runs []*run, fail func(strin
 	told := false // to cancel, which was lost with the process: such a call gets no answer any more
 	for _, x := range runs {
 		x.mu.Lock()
-		told = told || !x.stopped.IsZero() && (!hasCancel || r.gw.killedIn(x.stopped, x.stopped.Add(slack)))
+		told = told || !x.stopped.IsZero() && r.gw.killedIn(x.stopped, x.stopped.Add(slack))
 		if !x.ended.IsZero() {
 			ended++
 		}
@@ -326,7 +324,7 @@ func (r *round) checkTruth(a *agent, books []*book, runs []*run, fail func(strin
 		// another connection, is given up: nobody can tell it from a server that
 		// has forgotten the call (P16).
 		silent := strings.Contains(b.End.Text, "then stayed silent")
-		if b.End.Outcome == call.Interrupted && hasAdopt && r.resumable(b) && !told && !silent {
+		if b.End.Outcome == call.Interrupted && r.resumable(b) && !told && !silent {
 			fail("(4) call %s could be taken up again, and ended as interrupted: %s", b.ID, b.End.Text)
 		}
 	}
@@ -335,7 +333,7 @@ func (r *round) checkTruth(a *agent, books []*book, runs []*run, fail func(strin
 	}
 	switch {
 	case a.final == nil:
-		if hasAttach && hasResume && a.cancelled.IsZero() {
+		if a.cancelled.IsZero() {
 			fail("(4) the agent never knew the end")
 		}
 	case a.final.kind == "result" && completed == 0:

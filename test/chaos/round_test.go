@@ -10,18 +10,6 @@ import (
 	"time"
 )
 
-// What longcall can do; all that is asserted of it hangs on these.
-const (
-	hasAttach   = true // a re-issued call takes over the one that lost its reader
-	hasResume   = true // GET with Last-Event-ID
-	hasSessions = true // sessions survive the process
-	hasAdopt    = true // calls of resumable servers go on after a restart
-	hasTasks    = true // both generations of tasks
-	hasAwait    = true // a plain hand-off, and await_call
-	hasCancel   = true // a cancel that is on record ends the call also after a restart
-	hasLine     = true // progress goes on to increase when a stream is resumed
-)
-
 // round is one scenario: a gateway, a tool server, a broken network on both
 // sides, and some agents. All of it is drawn from the seed.
 type round struct {
@@ -119,7 +107,7 @@ func (r *round) drawAgents(rng *rand.Rand) {
 			a.token = tokenBob
 		}
 		a.kind = []string{"session", "session", "stateless", "stateless", "tasks"}[rng.IntN(5)]
-		a.tasks = a.kind == "tasks" && hasTasks
+		a.tasks = a.kind == "tasks"
 		a.server = []string{"ids", "ids", "plain", "modern", "detached"}[rng.IntN(5)]
 		if rng.IntN(2) == 0 {
 			a.key, a.keyMeta = "key-"+a.args.Nonce, rng.IntN(2) == 0
@@ -127,10 +115,10 @@ func (r *round) drawAgents(rng *rand.Rand) {
 		if rng.IntN(3) == 0 {
 			a.cancel = time.Duration(1+rng.IntN(900)) * time.Millisecond
 		}
-		if rng.IntN(3) == 0 && hasAwait {
+		if rng.IntN(3) == 0 {
 			a.name = "hasty"
 		}
-		a.wantTask = hasTasks && a.kind == "session" && rng.IntN(4) == 0
+		a.wantTask = a.kind == "session" && rng.IntN(4) == 0
 		r.agents = append(r.agents, a)
 	}
 }
