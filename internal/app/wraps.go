@@ -441,12 +441,12 @@ func (c catalog) Servers() []string {
 // Private says whether a server has an endpoint though it is not among Servers.
 func (c catalog) Private(server string) bool { return c.wraps.has(server) }
 
-// Tools is a server's list as the principal sees it.
-func (c catalog) Tools(ctx context.Context, principal, session, server string) ([]mcp.Tool, bool, error) {
-	if principal != auth.Local && c.wraps.has(server) {
+// Tools is a server's list as the caller sees it.
+func (c catalog) Tools(ctx context.Context, who call.Caller, server string) ([]mcp.Tool, bool, error) {
+	if who.Principal != auth.Local && c.wraps.has(server) {
 		return nil, true, nil
 	}
-	return c.Pool.Tools(ctx, principal, session, server)
+	return c.Pool.Tools(ctx, who, server)
 }
 
 // foreignWrap denies a call on a wrapped server to all but its owner, as if it

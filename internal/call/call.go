@@ -138,17 +138,32 @@ type Limits struct {
 	PerPrincipal int // calls running at once for the principal
 }
 
+// Caller is who makes a request. What is reached for one caller is never used for
+// another that differs in what the operator keeps apart (DESIGN §4). It is
+// comparable.
+type Caller struct {
+	Principal string
+	Session   string // the agent's session; empty if it has none
+	// Capabilities are what the agent can be asked: a canonical JSON object of
+	// elicitation, sampling and roots as it declared them, never more; empty if
+	// it can be asked nothing (SPEC §4.3).
+	Capabilities string
+}
+
 // Spec describes a call to start.
 type Spec struct {
-	Principal   string // who calls; ids are checked against it
-	Session     string // the agent's session, if it has one
-	Client      string // the agent's name and version as it says, for people only
-	Server      string // configured name of the tool server
-	Tool        string // the tool server's own name of the tool
-	PublicTool  string // the name that the agent used
-	Era         string // protocol revision of the agent's request
-	RequestID   string // ours, for log lines
-	Traceparent string
+	Principal string // who calls; ids are checked against it
+	Session   string // the agent's session, if it has one
+	// Capabilities are what the agent can be asked; see Caller. They are not
+	// stored.
+	Capabilities string
+	Client       string // the agent's name and version as it says, for people only
+	Server       string // configured name of the tool server
+	Tool         string // the tool server's own name of the tool
+	PublicTool   string // the name that the agent used
+	Era          string // protocol revision of the agent's request
+	RequestID    string // ours, for log lines
+	Traceparent  string
 	// AgentRequest is the agent's request id in its session, with its JSON type,
 	// so that its cancel finds the call also after a restart.
 	AgentRequest string
@@ -171,6 +186,11 @@ type Spec struct {
 	// Denied, if not nil, says why the call must not run. It is recorded all
 	// the same, ends at once, and never reaches the runner.
 	Denied *End
+}
+
+// Caller is who makes the call.
+func (s *Spec) Caller() Caller {
+	return Caller{Principal: s.Principal, Session: s.Session, Capabilities: s.Capabilities}
 }
 
 // Attach is the rule of SPEC §3.7: when a request takes over a call that runs or

@@ -26,26 +26,18 @@ const ownPrefix = "longcall_"
 type ownToolNames struct{ await, list, cancel string }
 
 // ownNames gives them.
-func (x *exchange) ownNames(s *session) ownToolNames {
-	id := sessionID(s)
-	return ownToolNames{x.ownName(id, toolAwait), x.ownName(id, toolList), x.ownName(id, toolCancel)}
-}
-
-func sessionID(s *session) string {
-	if s == nil {
-		return ""
-	}
-	return s.id
+func (x *exchange) ownNames() ownToolNames {
+	return ownToolNames{x.ownName(toolAwait), x.ownName(toolList), x.ownName(toolCancel)}
 }
 
 // ownName is the name that a tool of ours has at the endpoint. At /mcp no tool
 // server's can be the same; at /mcp/<server> its list is taken as it is known,
 // without waiting.
-func (x *exchange) ownName(session, tool string) string {
+func (x *exchange) ownName(tool string) string {
 	if x.server == "" {
 		return tool
 	}
-	tools, _, _ := x.h.opt.Catalog.Tools(x.h.spent, x.q.Principal, session, x.server)
+	tools, _, _ := x.h.opt.Catalog.Tools(x.h.spent, x.caller(), x.server)
 	for slices.ContainsFunc(tools, func(t mcp.Tool) bool { return t.Name == tool }) {
 		tool = ownPrefix + tool
 	}
@@ -53,9 +45,9 @@ func (x *exchange) ownName(session, tool string) string {
 }
 
 // ownTool says which of our tools a name means; empty if it is none of them.
-func (x *exchange) ownTool(s *session, public string) string {
+func (x *exchange) ownTool(public string) string {
 	for _, tool := range ownTools {
-		if strings.HasSuffix(public, tool) && public == x.ownName(sessionID(s), tool) {
+		if strings.HasSuffix(public, tool) && public == x.ownName(tool) {
 			return tool
 		}
 	}
@@ -66,7 +58,7 @@ func (x *exchange) ownTool(s *session, public string) string {
 // is not one. It returns what waits, still to be run, or the answer itself.
 func (x *exchange) callOwn(m *mcp.Message, s *session) (a *attachment, answer []byte, own bool) {
 	public, _ := mcp.String(m.Name.Of(m.Raw))
-	tool := x.ownTool(s, public)
+	tool := x.ownTool(public)
 	if tool == "" {
 		return nil, nil, false
 	}
@@ -169,13 +161,13 @@ func (p *pieces) join() []byte {
 
 // ownEntries are our tools as a list shows them. Their place is after every tool
 // server's, whose names are all of smaller bytes.
-func (x *exchange) ownEntries(session string) []listed {
+func (x *exchange) ownEntries() []listed {
 	if !x.set.OwnTools {
 		return nil
 	}
 	var names []string // each tool and its name here
 	for _, tool := range ownTools {
-		names = append(names, tool, x.ownName(session, tool))
+		names = append(names, tool, x.ownName(tool))
 	}
 	here := strings.NewReplacer(names...) // their descriptions speak of each other
 	all := make([]listed, 0, len(ownTools))

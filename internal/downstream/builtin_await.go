@@ -117,7 +117,7 @@ func (x *exchange) awaitCall(m *mcp.Message, s *session, args []byte) (*attachme
 			otherwise = defaultAwaitToken
 		}
 	}
-	v, wrong := parseAwait(args, w.token != nil, otherwise, x.ownNames(s))
+	v, wrong := parseAwait(args, w.token != nil, otherwise, x.ownNames())
 	if wrong == "" {
 		w.all, w.attempt = v.all, v.attempt
 		wrong = w.find(v.ids)
@@ -141,7 +141,7 @@ func (x *exchange) awaitCall(m *mcp.Message, s *session, args []byte) (*attachme
 
 // cancelCall begins a cancel_call: the cancel is asked for here.
 func (x *exchange) cancelCall(m *mcp.Message, s *session, args []byte) (*attachment, string) {
-	v, wrong := parseCancel(args, x.ownNames(s))
+	v, wrong := parseCancel(args, x.ownNames())
 	if wrong != "" {
 		return nil, wrong
 	}

@@ -24,7 +24,7 @@ type row struct {
 
 // listCalls answers a list_calls.
 func (x *exchange) listCalls(id []byte, s *session, args []byte) (answer []byte, wrong string) {
-	names := x.ownNames(s)
+	names := x.ownNames()
 	v, wrong := parseList(args, names)
 	if wrong != "" {
 		return nil, wrong

@@ -135,7 +135,7 @@ func (w *waiter) next(list []told, running []string) string {
 	if b.Len() > 0 {
 		b.WriteByte(' ')
 	}
-	name := w.x.ownNames(w.session).await
+	name := w.x.ownNames().await
 	if w.away {
 		b.WriteString("longcall is restarting, so the wait ended early. ")
 	}
@@ -165,7 +165,7 @@ func (w *waiter) unknownText() string {
 	for i, id := range w.unknown {
 		ids[i] = strconv.Quote(oneLine(id, 64))
 	}
-	return "No such call of yours: " + strings.Join(ids, ", ") + "; " + w.x.ownNames(w.session).list + " shows yours."
+	return "No such call of yours: " + strings.Join(ids, ", ") + "; " + w.x.ownNames().list + " shows yours."
 }
 
 // endOf is the terminal event of a call that has ended.
@@ -409,7 +409,7 @@ func appendTexts(p *pieces, blocks []byte) {
 func (w *waiter) renderCancel() *pieces {
 	c := &w.calls[0]
 	rec := c.call.Record()
-	names := w.x.ownNames(w.session)
+	names := w.x.ownNames()
 	id := string(rec.ID)
 	ended := c.state.Outcome != call.Running
 	if !ended {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -27,9 +28,15 @@ type exchange struct {
 	tasks   bool // tools are listed with what they can do as tasks of 2025-11-25
 	sse     bool // what Accept allows
 	json    bool
-	started bool // the Observer knows
+	started bool   // the Observer knows
+	asks    string // what the agent can be asked; see call.Caller
 	out     sink
 	q       Request
+}
+
+// caller is who makes the request, as far as it is known by now.
+func (x *exchange) caller() call.Caller {
+	return call.Caller{Principal: x.q.Principal, Session: x.q.Session, Capabilities: x.asks}
 }
 
 // done tells the Observer how it went.

@@ -19,10 +19,10 @@ import (
 type Catalog interface {
 	// Servers are the configured names.
 	Servers() []string
-	// Tools is a server's list as the principal sees it, from the last known
+	// Tools is a server's list as the caller sees it, from the last known
 	// catalog. fresh is false if it may be out of date; an error comes with
 	// what is known all the same.
-	Tools(ctx context.Context, principal, session, server string) (tools []mcp.Tool, fresh bool, err error)
+	Tools(ctx context.Context, who call.Caller, server string) (tools []mcp.Tool, fresh bool, err error)
 	// Watch calls f, which does not block, whenever a server's list has
 	// changed, until stop was called and returned.
 	Watch(f func(server string)) (stop func())

@@ -70,7 +70,7 @@ func (a *attachment) hasEnded() bool {
 func (a *attachment) handle() []byte {
 	rec := a.call.Record()
 	id := string(rec.ID)
-	names := a.x.ownNames(a.session)
+	names := a.x.ownNames()
 	text := "Still running after " + string(appendElapsed(nil, time.Since(rec.Started))) + ": " + oneLine(rec.PublicTool, 128) + " (call " + id + "). " +
 		"It has not finished and has not failed: do not call it again, and do not wait or sleep. " +
 		"Go on with other work. When you need the result, call " + names.await + ` with {"ids":["` + id + `"]}; ` +
@@ -79,7 +79,7 @@ func (a *attachment) handle() []byte {
 	a.x.openResult(&p, a.id)
 	p.text(text)
 	p.raw(`]`)
-	if a.x.hasOutputSchema(a.session, rec.Server, rec.Tool) {
+	if a.x.hasOutputSchema(rec.Server, rec.Tool) {
 		p.raw(`,"isError":true`)
 	} else {
 		p.raw(`,"structuredContent":{"call_id":"` + id + `","state":"running","started_at":"` + stampText(rec.Started) + `","next":`)
@@ -92,15 +92,15 @@ func (a *attachment) handle() []byte {
 
 // hasOutputSchema says whether a tool's results have to conform to a schema, as
 // far as its list is known without waiting.
-func (x *exchange) hasOutputSchema(s *session, server, tool string) bool {
-	raw := x.knownTool(s, server, tool)
+func (x *exchange) hasOutputSchema(server, tool string) bool {
+	raw := x.knownTool(server, tool)
 	return raw != nil && find(raw, 0, "outputSchema").ok()
 }
 
 // knownTool is a tool's entry in the list as last known; nil if there is none.
-func (x *exchange) knownTool(s *session, server, tool string) []byte {
+func (x *exchange) knownTool(server, tool string) []byte {
 	// What is not known now is not waited for.
-	tools, _, _ := x.h.opt.Catalog.Tools(x.h.spent, x.q.Principal, sessionID(s), server)
+	tools, _, _ := x.h.opt.Catalog.Tools(x.h.spent, x.caller(), server)
 	for _, t := range tools {
 		if t.Name == tool {
 			return t.Raw

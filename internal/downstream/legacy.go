@@ -75,7 +75,7 @@ func (x *exchange) answerLegacy(s *session, m *mcp.Message) []byte {
 	case mcp.MethodToolsList:
 		s.noteList()
 		x.tasks = x.hasTasks(s)
-		return x.listTools(m, s.id)
+		return x.listTools(m)
 	}
 	if x.hasTasks(s) {
 		if answer, ok := x.legacyTask(m, s); ok {
@@ -98,7 +98,7 @@ func (x *exchange) legacyCall(m *mcp.Message, s *session) (*attachment, []byte) 
 	if wrong != "" {
 		return nil, mcp.ErrorResponse(id, mcp.CodeInvalidParams, wrong, nil)
 	}
-	t, ok := x.resolve(m, s.id)
+	t, ok := x.resolve(m)
 	if !ok {
 		return nil, unknownTool(id, t.public)
 	}
@@ -171,7 +171,7 @@ func (x *exchange) session(id []byte) *session {
 		x.fail(http.StatusNotFound, id, mcp.CodeInvalidRequest, "This session is not known any more. Send initialize, without a session id, for a new one.", nil)
 		return nil
 	}
-	x.version, x.q.Era, x.q.Session = s.version, s.version, s.id
+	x.version, x.q.Era, x.q.Session, x.asks = s.version, s.version, s.id, s.asks
 	if v, present, ok := only(x.r.Header, mcp.HeaderVersion); !ok || present && v != s.version {
 		s.done()
 		x.fail(http.StatusBadRequest, id, mcp.CodeInvalidRequest, "Mcp-Protocol-Version must be "+s.version+", which this session negotiated.", nil)

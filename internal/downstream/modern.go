@@ -53,6 +53,7 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 		return nil
 	}
 	x.version, x.q.Era = version, version
+	x.asks = askable(m.MetaCapabilities.Of(m.Raw), version)
 	switch m.Method {
 	case mcp.MethodDiscover, mcp.MethodToolsList, mcp.MethodToolsCall, methodTasksGet, methodTasksUpdate, methodTasksCancel, methodListen:
 	default:
@@ -73,7 +74,7 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 		x.result(id, x.discover(clientName(m.MetaClientInfo.Of(m.Raw))))
 	case mcp.MethodToolsList:
 		x.observe()
-		x.reply(x.listTools(m, ""))
+		x.reply(x.listTools(m))
 	case methodTasksGet, methodTasksUpdate, methodTasksCancel:
 		x.serveTask(m)
 	case methodListen:
@@ -94,7 +95,7 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 			}
 			return a
 		}
-		t, ok := x.resolve(m, "")
+		t, ok := x.resolve(m)
 		if !ok {
 			x.reply(unknownTool(id, t.public))
 			return nil

@@ -46,8 +46,8 @@ type factIndex struct {
 
 // facts gives those of a tool, from the list as last known, as far as it is
 // within ctx.
-func (x *exchange) facts(ctx context.Context, session string, t target) (f facts) {
-	tools, _, _ := x.h.opt.Catalog.Tools(ctx, x.q.Principal, session, t.server)
+func (x *exchange) facts(ctx context.Context, t target) (f facts) {
+	tools, _, _ := x.h.opt.Catalog.Tools(ctx, x.caller(), t.server)
 	if len(tools) == 0 {
 		return f
 	}
@@ -71,7 +71,7 @@ func (x *exchange) paramHeaders(m *mcp.Message, t target) string {
 		ctx, cancel = context.WithTimeout(ctx, paramWait)
 		defer cancel()
 	}
-	for _, p := range x.facts(ctx, "", t).params {
+	for _, p := range x.facts(ctx, t).params {
 		if !p.matches(x.r.Header, m.Arguments.Of(m.Raw)) {
 			return "The " + p.header + " header must be there once and equal the argument that it mirrors."
 		}

@@ -190,7 +190,7 @@ func (r *rig) Servers() []string {
 	return out
 }
 
-func (r *rig) Tools(_ context.Context, _, _, server string) ([]mcp.Tool, bool, error) {
+func (r *rig) Tools(_ context.Context, _ call.Caller, server string) ([]mcp.Tool, bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.lists[server], r.fresh[server], r.listErr[server]

@@ -28,6 +28,7 @@ type session struct {
 	server    string // of the endpoint; "" for all
 	version   string // negotiated
 	client    string // name and version, as it says
+	asks      string // what it can be asked; see call.Caller
 
 	mu      sync.Mutex
 	touched time.Time // the time of use that is stored
@@ -131,7 +132,7 @@ func (ss *sessions) revive(id string) *session {
 	}
 	delete(ss.before, hash)
 	s := &session{
-		id: id, principal: b.Principal, server: b.Server, version: b.Version, client: b.Client,
+		id: id, principal: b.Principal, server: b.Server, version: b.Version, client: b.Client, asks: askable(b.Data, b.Version),
 		used: b.Used, touched: b.Used, sweepAt: sweepCalls, wake: make(chan struct{}, 1),
 		listed: true, changed: true, // what it has read may be old
 	}
@@ -158,7 +159,7 @@ func (ss *sessions) open(principal, server, version, client string, caps []byte)
 	rand.Read(b[:])
 	s = &session{
 		id: "s_" + sessionIDs.EncodeToString(b[:]), principal: principal, server: server,
-		version: version, client: client, used: time.Now(), sweepAt: sweepCalls, wake: make(chan struct{}, 1),
+		version: version, client: client, asks: askable(caps, version), used: time.Now(), sweepAt: sweepCalls, wake: make(chan struct{}, 1),
 	}
 	s.touched = s.used
 	ss.mu.Lock()

@@ -47,7 +47,7 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	id := m.ID.Of(m.Raw)
 	d := x.h.opt.Admit(x.q.Principal, t.server, t.tool, x.modern)
 	if d.AutoAttach || d.AutoDisconnect {
-		x.byHints(&d, t, s)
+		x.byHints(&d, t)
 	}
 	if x.relayed() {
 		d.CancelOnDisconnect = false // on a pipe, only a message cancels (SPEC §2.3)
@@ -57,7 +57,7 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		args = []byte("{}")
 	}
 	spec := call.Spec{
-		Principal: x.q.Principal, Server: t.server, Tool: t.tool, PublicTool: t.public,
+		Principal: x.q.Principal, Capabilities: x.asks, Server: t.server, Tool: t.tool, PublicTool: t.public,
 		Era: x.version, RequestID: x.q.ID, Traceparent: x.traceparent(m),
 		Request: m.Raw, Limits: d.Limits, Denied: d.Denied, Attach: d.Attach,
 	}
@@ -127,8 +127,8 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 // (attach: auto), and a destructive one is not cut off in the middle because a
 // stream was lost: half a change is worse than a whole one, and who asks again is
 // given its result.
-func (x *exchange) byHints(d *Decision, t target, s *session) {
-	f := x.facts(x.h.spent, sessionID(s), t)
+func (x *exchange) byHints(d *Decision, t target) {
+	f := x.facts(x.h.spent, t)
 	if d.AutoAttach && f.idempotent {
 		d.Attach = call.AttachAlways
 	}

@@ -26,7 +26,7 @@ type target struct{ server, tool, public string }
 
 // resolve finds the tool that a tools/call names. Whether the server has it is
 // the server's to say: a list can be old.
-func (x *exchange) resolve(m *mcp.Message, session string) (t target, ok bool) {
+func (x *exchange) resolve(m *mcp.Message) (t target, ok bool) {
 	t.public, _ = mcp.String(m.Name.Of(m.Raw))
 	if x.server != "" {
 		t.server, t.tool = x.server, t.public
@@ -40,7 +40,7 @@ func (x *exchange) resolve(m *mcp.Message, session string) (t target, ok bool) {
 		return t, true
 	}
 	// The name may be a tool's own, or one that was made for it.
-	tools, _, _ := x.h.opt.Catalog.Tools(x.r.Context(), x.q.Principal, session, t.server)
+	tools, _, _ := x.h.opt.Catalog.Tools(x.r.Context(), x.caller(), t.server)
 	names := publicNames(t.server, tools, x.h.opt.Catalog.Servers())
 	if i := slices.Index(names, t.public); i >= 0 {
 		t.tool = tools[i].Name
@@ -139,7 +139,7 @@ type listed struct {
 
 // listTools answers tools/list with one page. Servers whose list is unknown or
 // failing are left out, and the answer says that it must not be kept (A22).
-func (x *exchange) listTools(m *mcp.Message, session string) []byte {
+func (x *exchange) listTools(m *mcp.Message) []byte {
 	id := m.ID.Of(m.Raw)
 	after := ""
 	if m.Cursor.Ok() {
@@ -151,7 +151,7 @@ func (x *exchange) listTools(m *mcp.Message, session string) []byte {
 			return mcp.ErrorResponse(id, mcp.CodeInvalidParams, "This cursor is not known. Read the list from its start.", nil)
 		}
 	}
-	all, fresh := x.gather(session)
+	all, fresh := x.gather()
 	start := 0
 	if after != "" {
 		start, _ = slices.BinarySearchFunc(all, after, func(l listed, s string) int { return strings.Compare(l.sort, s) })
@@ -193,7 +193,7 @@ func (x *exchange) listTools(m *mcp.Message, session string) []byte {
 
 // gather collects the tools of the endpoint's servers, in order. Servers are
 // asked at the same time: one that was never seen may take a while.
-func (x *exchange) gather(session string) (all []listed, fresh bool) {
+func (x *exchange) gather() (all []listed, fresh bool) {
 	servers := []string{x.server}
 	if x.server == "" {
 		servers = slices.Sorted(slices.Values(x.h.opt.Catalog.Servers()))
@@ -203,7 +203,7 @@ func (x *exchange) gather(session string) (all []listed, fresh bool) {
 		fresh bool
 	}
 	parts := make([]part, len(servers))
-	read := func(i int) { parts[i].tools, parts[i].fresh = x.serverTools(x.r.Context(), session, servers[i]) }
+	read := func(i int) { parts[i].tools, parts[i].fresh = x.serverTools(x.r.Context(), servers[i]) }
 	if len(servers) == 1 {
 		read(0)
 	} else {
@@ -218,14 +218,14 @@ func (x *exchange) gather(session string) (all []listed, fresh bool) {
 		all = append(all, p.tools...)
 		fresh = fresh && p.fresh
 	}
-	return append(all, x.ownEntries(session)...), fresh
+	return append(all, x.ownEntries()...), fresh
 }
 
 // serverTools is one server's part of the list. An entry stays byte for byte
 // but for its name at /mcp, and for execution, which says what tasks longcall
 // serves, not what the tool server does.
-func (x *exchange) serverTools(ctx context.Context, session, server string) (all []listed, fresh bool) {
-	tools, fresh, err := x.h.opt.Catalog.Tools(ctx, x.q.Principal, session, server)
+func (x *exchange) serverTools(ctx context.Context, server string) (all []listed, fresh bool) {
+	tools, fresh, err := x.h.opt.Catalog.Tools(ctx, x.caller(), server)
 	if err != nil {
 		fresh = false
 		x.h.log.Warn("tool list is incomplete", "server", server, "request", x.q.ID, "error", err)

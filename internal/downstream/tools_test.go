@@ -146,7 +146,7 @@ func TestPublicNames(t *testing.T) {
 				t.Fatal(err)
 			}
 			x := &exchange{h: r.h, r: r.serve().request(t.Context(), "POST", "/", "")}
-			if got, ok := x.resolve(&m, ""); !ok || got.server != s || got.tool != own {
+			if got, ok := x.resolve(&m); !ok || got.server != s || got.tool != own {
 				t.Errorf("%q is %s %q, not %s %q", public, got.server, got.tool, s, own)
 			}
 		}

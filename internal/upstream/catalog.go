@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -47,12 +48,12 @@ type catalog struct {
 
 func newCatalog(p *Pool, l *link) *catalog { return &catalog{p: p, l: l} }
 
-// Tools is a server's list as the principal's connection sees it. It is
+// Tools is a server's list as the caller's connection sees it. It is
 // answered from the last known list at once; only the very first waits, and
 // not for ever. fresh is false when the list is old or unknown, with the
 // reason in err.
-func (p *Pool) Tools(ctx context.Context, principal, session, server string) (tools []mcp.Tool, fresh bool, err error) {
-	l, err := p.take(server, principal, session)
+func (p *Pool) Tools(ctx context.Context, who call.Caller, server string) (tools []mcp.Tool, fresh bool, err error) {
+	l, err := p.take(server, who)
 	if err != nil {
 		return nil, false, err
 	}

@@ -122,9 +122,9 @@ func (p *Pool) Servers() []string {
 	return p.names
 }
 
-// take gets the connection for a principal and session, making it if needed.
+// take gets the connection for a caller, making it if needed.
 // The caller gives it back with done.
-func (p *Pool) take(server, principal, session string) (*link, error) {
+func (p *Pool) take(server string, who call.Caller) (*link, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s, ok := p.servers[server]
@@ -138,9 +138,9 @@ func (p *Pool) take(server, principal, session string) (*link, error) {
 	switch s.Share {
 	case "server":
 	case "session":
-		k.principal, k.session = principal, session
+		k.principal, k.session = who.Principal, who.Session
 	default:
-		k.principal = principal
+		k.principal = who.Principal
 	}
 	l := p.links[k]
 	if l == nil {
@@ -199,7 +199,7 @@ func (p *Pool) closeLater(l *link) {
 
 // Run carries a call; see call.Runner.
 func (p *Pool) Run(ctx context.Context, x *call.Exec) call.Answer {
-	l, err := p.take(x.Spec.Server, x.Spec.Principal, x.Spec.Session)
+	l, err := p.take(x.Spec.Server, x.Spec.Caller())
 	switch {
 	case err != nil && x.Resume != nil:
 		return interrupted("longcall was restarted and cannot go on with the call: %v.", err)
@@ -239,7 +239,7 @@ func (p *Pool) Warm(principal string) {
 		if perSession {
 			continue // such a connection belongs to an agent's session
 		}
-		if l, err := p.take(name, principal, ""); err == nil {
+		if l, err := p.take(name, call.Caller{Principal: principal}); err == nil {
 			l.catalog.refresh()
 			p.done(l)
 		}
