@@ -47,7 +47,7 @@ func (e *Engine) Attach(ctx context.Context, spec Spec) (*Call, Join, error) {
 	}
 	e.mu.Lock()
 	e.expire()
-	c := e.find(key, &spec)
+	c := e.find(key, &spec) // none for AttachFresh without a key
 	for c != nil && c.elsewhere() {
 		// Another process ends it: what became of it is in the log.
 		e.mu.Unlock()
@@ -71,7 +71,7 @@ func (e *Engine) Attach(ctx context.Context, spec Spec) (*Call, Join, error) {
 		return c.joined(&spec)
 	}
 	c = e.new(spec, 1)
-	if spec.Idempotency == "" && spec.Attach != AttachAlways {
+	if spec.Idempotency == "" && !spec.Attach.shared() {
 		e.mu.Unlock()
 		c, err := e.start(ctx, c)
 		return c, Started, err
@@ -86,6 +86,9 @@ func (e *Engine) Attach(ctx context.Context, spec Spec) (*Call, Join, error) {
 // find takes a joinable call for one more reader; nil if there is none. e.mu is
 // held.
 func (e *Engine) find(key joinKey, spec *Spec) *Call {
+	if spec.Attach == AttachFresh && spec.Idempotency == "" {
+		return nil
+	}
 	for _, c := range e.joinable[key] {
 		if c.join(spec) {
 			return c
@@ -154,9 +157,15 @@ func (c *Call) join(s *Spec) bool {
 	case s.Attach != AttachAlways && c.readers > c.watchers && !c.rec.HandedOff && c.handing == 0:
 		return false
 	}
+	if s.Attach == AttachAlways && c.rec.Attach == AttachUndelivered {
+		c.rec.Attach = AttachAlways // of an earlier process, which did not store it
+	}
 	c.readers++
 	return true
 }
+
+// shared says whether a running call is taken over also while it is read.
+func (a Attach) shared() bool { return a == AttachAlways || a == AttachFresh }
 
 // settle puts the call among those that an equal request takes over, or out of
 // them, as it is now; e.mu is held.
@@ -171,7 +180,7 @@ func (e *Engine) settle(c *Call) {
 	case c.ended:
 		want = !c.rec.Delivered && c.rec.replayable() && time.Since(c.rec.Ended) <= e.opt.Window
 	default:
-		want = !c.cancelled && (c.rec.Attach == AttachAlways || c.rec.Attach != AttachNever && (c.readers == c.watchers || c.rec.HandedOff || c.handing > 0))
+		want = !c.cancelled && (c.rec.Attach.shared() || c.rec.Attach != AttachNever && (c.readers == c.watchers || c.rec.HandedOff || c.handing > 0))
 	}
 	ended := c.ended
 	if want && ended && c.stored && c.readers == 0 && e.late[c.rec.ID] == nil {

@@ -52,13 +52,14 @@ const (
 	KindBeat            Kind = 10 // never stored, Seq 0: Follow yields it after a silence, so that readers can show life
 	KindAsk             Kind = 11 // body: a JSON object of input requests by key, as MCP's inputRequests; the call waits for answers
 	KindAnswer          Kind = 12 // body: a JSON array of the keys that were answered; the answers themselves are not kept
+	KindReady           Kind = 13 // a running command is what its caller waits for (ready_pattern): it is shown at once, and goes on
 )
 
 var kindNames = [...]string{
 	KindAccepted: "accepted", KindDispatched: "dispatched", KindAddress: "address",
 	KindProgress: "progress", KindMessage: "message", KindNote: "note",
 	KindCancelRequested: "cancel_requested", KindLateResult: "late_result", KindEnd: "end", KindBeat: "beat",
-	KindAsk: "ask", KindAnswer: "answer",
+	KindAsk: "ask", KindAnswer: "answer", KindReady: "ready",
 }
 
 func (k Kind) String() string {
@@ -207,6 +208,9 @@ const (
 	AttachAlways
 	// AttachNever always starts a new call. An idempotency key goes before it.
 	AttachNever
+	// AttachFresh does too, but the call that it starts is taken over like one of
+	// AttachAlways.
+	AttachFresh
 )
 
 // Record is a call as stored.

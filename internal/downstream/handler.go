@@ -128,7 +128,7 @@ type ServerInfo struct {
 	Instructions string // for the model; may be empty
 }
 
-// Options of a Handler. All but Profile, Observer, Log and SessionEnded are needed.
+// Options of a Handler. All but Profile, Observer, Log, Shell and SessionEnded are needed.
 type Options struct {
 	Engine  *call.Engine
 	Catalog Catalog
@@ -151,6 +151,8 @@ type Options struct {
 	Epoch uint64
 	// Sessions keeps legacy sessions over restarts; nil means that nobody does.
 	Sessions SessionStore
+	// Shell runs commands for agents; nil if it is off.
+	Shell Shell
 	// SessionEnded is called when a legacy session is no more; it must not
 	// block. May be nil.
 	SessionEnded func(principal, session string)
