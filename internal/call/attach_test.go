@@ -56,7 +56,9 @@ func (r *tool) Run(ctx context.Context, x *call.Exec) call.Answer {
 	}
 }
 
-func (r *tool) Resumable(rec *call.Record) bool { return rec.Tool != "gone" }
+func (r *tool) Resumable(rec *call.Record) bool {
+	return rec.Tool != "gone" && rec.Address != nil && !rec.Dispatched.IsZero()
+}
 
 func done(text string) call.Answer {
 	return call.Answer{End: call.End{Outcome: call.Completed}, Body: []byte(text), Hole: -1}

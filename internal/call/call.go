@@ -52,7 +52,7 @@ const (
 	KindBeat            Kind = 10 // never stored, Seq 0: Follow yields it after a silence, so that readers can show life
 	KindAsk             Kind = 11 // body: a JSON object of input requests by key, as MCP's inputRequests; the call waits for answers
 	KindAnswer          Kind = 12 // body: a JSON array of the keys that were answered; the answers themselves are not kept
-	KindReady           Kind = 13 // a running command is what its caller waits for (ready_pattern): it is shown at once, and goes on
+	KindReady           Kind = 13 // body: plain words; the call goes on, and what its caller waits for has come: it is handed off now
 )
 
 var kindNames = [...]string{
@@ -171,6 +171,11 @@ type Spec struct {
 	// Idempotency is a digest of the key that the caller gave for this call, or
 	// empty. With one, the same key is the same call, whatever became of it.
 	Idempotency string
+
+	// Parent is the call that started this one, as run_commands_parallel does, and
+	// Index its place there, from 1. A call that an agent started has neither.
+	Parent ID
+	Index  int
 
 	// Request is the agent's message, raw. It lives in memory until dispatch
 	// and is never stored; Arguments is what policy keeps of it, and lives in
@@ -324,8 +329,8 @@ type Log interface {
 // at its tool server.
 type Resumer interface {
 	// Resumable says whether Run can go on with the call, of which r has
-	// Address and, after a restart, Cursor. Run is then called with Exec.Resume
-	// set. If what was shown after the last stored event does not come again, it
+	// Address, nil if there was none, Dispatched and, after a restart, Cursor. Run
+	// is then called with Exec.Resume set. If what was shown after the last stored event does not come again, it
 	// moves the Cursor into the Address, so that no reader takes what is new for
 	// seen (Call.Position).
 	Resumable(r *Record) bool

@@ -16,6 +16,8 @@ type Observer interface {
 	CallStarted(r *Record)
 	// CallResumed comes instead for a call of an earlier process that runs on.
 	CallResumed(r *Record)
+	// CallAnswered comes with the first byte of the tool server's answer.
+	CallAnswered(r *Record)
 	// CallEnded comes after the terminal event was stored, or shown unstored.
 	CallEnded(r *Record, stored bool)
 	// EventLost says that an event of the call was not kept in the log.
@@ -124,7 +126,6 @@ type Call struct {
 	asked      []byte          // input requests that wait for an answer, as in KindAsk
 	answered   map[string]bool // keys of answers that the runner has not taken
 	answers    chan []byte     // for the runner; nil until it asked
-	address    bool            // the runner said where the call can be found again
 	resume     *Resume         // of an adopted call
 	serverTask bool            // the tool server made a task of it
 	left       bool            // it stays for the next process
@@ -420,7 +421,7 @@ func (c *Call) appendLocked(ev Event) {
 	ev.Seq = c.rec.Seq
 	c.rec.Bytes += uint64(len(ev.Body))
 	if ev.Kind == KindAddress {
-		c.address, c.rec.Address = true, ev.Body
+		c.rec.Address = ev.Body
 	}
 	if c.stored {
 		if err := c.e.log.Append(c.rec.ID, c.rec.Epoch, ev); err != nil {

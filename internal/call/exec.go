@@ -85,10 +85,15 @@ func (x *Exec) Answers() <-chan []byte {
 func (x *Exec) FirstByte() {
 	c := x.c
 	c.mu.Lock()
-	if c.rec.FirstByte.IsZero() {
+	first := c.rec.FirstByte.IsZero()
+	if first {
 		c.rec.FirstByte = time.Now()
 	}
+	r := c.rec
 	c.mu.Unlock()
+	if o := c.e.opt.Observer; o != nil && first {
+		o.CallAnswered(&r)
+	}
 }
 
 // Note tells the record in plain words what happened on the way.

@@ -197,6 +197,8 @@ func newWatcher() *watcher { return &watcher{started: map[ID]int{}, ended: map[I
 
 func (w *watcher) CallResumed(*Record) {}
 
+func (w *watcher) CallAnswered(*Record) {}
+
 func (w *watcher) CallStarted(r *Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -193,7 +193,9 @@ func (w *lives) tell(j *job, f func()) {
 }
 
 // Resumable implements call.Resumer.
-func (l *life) Resumable(r *call.Record) bool { return r.Tool != toolGone }
+func (l *life) Resumable(r *call.Record) bool {
+	return r.Tool != toolGone && r.Address != nil && !r.Dispatched.IsZero()
+}
 
 // Run is the way to the tool server.
 func (l *life) Run(ctx context.Context, x *call.Exec) call.Answer {

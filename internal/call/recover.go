@@ -13,7 +13,7 @@ import (
 
 // Resume is where a call that an earlier process left at its tool server goes on.
 type Resume struct {
-	Address []byte // of the last KindAddress
+	Address []byte // of the last KindAddress; nil if there was none
 	Cursor  []byte // of the last event that has one; nil if none does
 	Seq     uint64 // of the last event that was kept
 }
@@ -27,7 +27,7 @@ func (c *Call) stopCause(shutdown *Cause) error {
 	r, ok := c.e.runner.(Resumer)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if ok && c.address && c.stored && !c.cancelled && r.Resumable(&c.rec) {
+	if ok && c.stored && !c.cancelled && r.Resumable(&c.rec) {
 		return ErrLeft
 	}
 	return shutdown
@@ -149,7 +149,7 @@ func (e *Engine) runOn(calls []*Call) {
 
 func (e *Engine) resumable(r *Record) bool {
 	resumer, ok := e.runner.(Resumer)
-	return ok && r.Address != nil && !r.Dispatched.IsZero() && resumer.Resumable(r)
+	return ok && resumer.Resumable(r)
 }
 
 // giveUp ends a call that nobody can go on with.
@@ -221,7 +221,7 @@ func (e *Engine) takeOver(r *Record) *Call {
 	delete(e.foreign, r.ID)
 	c.mu.Lock()
 	c.update(r)
-	c.foreign, c.address, c.resume = false, true, &Resume{Address: r.Address, Cursor: r.Cursor, Seq: r.Seq}
+	c.foreign, c.resume = false, &Resume{Address: r.Address, Cursor: r.Cursor, Seq: r.Seq}
 	c.rec.Address, c.rec.Cursor, c.rec.Cancel = r.Address, nil, nil
 	c.ctx, c.cancel = context.WithCancelCause(e.root)
 	if r.Cancel != nil { // it was asked for, and the tool server may not have heard of it

@@ -269,10 +269,71 @@ func TestFollowWhileAdoptedCallEnds(t *testing.T) {
 	})
 }
 
+// anywhere is a runner that knows a call by its id alone, as the shell does.
+type anywhere struct{ resumable }
+
+func (anywhere) Resumable(*call.Record) bool { return true }
+
+// A runner that needs no address takes calls up without one, also one whose
+// dispatch was not noted before the crash: it knows whether it began.
+func TestRecoverWithoutAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, frozen := calltest.NewMemory(), calltest.NewMemory()
+		hang := func(ctx context.Context, x *call.Exec) call.Answer {
+			if x.Spec.Tool == "sent" {
+				_ = x.Dispatched()
+			}
+			<-ctx.Done()
+			if !errors.Is(context.Cause(ctx), call.ErrLeft) {
+				t.Errorf("%s was not left: %v", x.Spec.Tool, context.Cause(ctx))
+			}
+			return call.Answer{}
+		}
+		stop := func(e *call.Engine) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			e.Stop(ctx)
+		}
+		e := call.NewEngine(log, anywhere{hang}, call.Options{Epoch: 1})
+		sent, unsent := spec("a"), spec("b")
+		sent.Tool, unsent.Tool = "sent", "unsent"
+		a, b := attach(t, e, sent, call.Started), attach(t, e, unsent, call.Started)
+		synctest.Wait()
+		stop(e)
+		log.Sync()
+		log.CopyTo(frozen)
+
+		seen := map[call.ID]bool{}
+		e = call.NewEngine(frozen, anywhere{func(ctx context.Context, x *call.Exec) call.Answer {
+			if x.Resume == nil || x.Resume.Address != nil {
+				t.Errorf("%s: %+v", x.Spec.Tool, x.Resume)
+			}
+			seen[x.ID] = true
+			if x.Spec.Tool == "unsent" {
+				return call.Answer{End: call.End{Outcome: call.Failed, Text: "Not started: it never began."}}
+			}
+			return done("found")
+		}}, call.Options{Epoch: 2})
+		if adopted, interrupted, err := e.Recover(t.Context()); adopted != 2 || interrupted != 0 || err != nil {
+			t.Fatalf("adopted %d, interrupted %d, %v", adopted, interrupted, err)
+		}
+		synctest.Wait()
+		again := attach(t, e, sent, call.Replay)
+		if ev := last(t, again); string(ev.Body) != "found" || again.ID() != a.ID() || !seen[b.ID()] {
+			t.Errorf("end %+v %q, seen %v", ev.End, ev.Body, seen)
+		}
+		if c, err := e.Get(t.Context(), "ann", b.ID()); err != nil || c.Record().End.Outcome != call.Failed {
+			t.Errorf("%v, %+v", err, c)
+		}
+		leave(again, call.Replayed)
+		stop(e)
+	})
+}
+
 type resumable func(ctx context.Context, x *call.Exec) call.Answer
 
 func (f resumable) Run(ctx context.Context, x *call.Exec) call.Answer { return f(ctx, x) }
-func (resumable) Resumable(*call.Record) bool                         { return true }
+func (resumable) Resumable(r *call.Record) bool                       { return r.Address != nil }
 
 // A cancel that is on record holds over a crash: the call is taken up only to be
 // told so.

@@ -57,6 +57,8 @@ func (callsListCmd) Help() string {
 // callJSON is a call as scripts see it.
 type callJSON struct {
 	ID         call.ID         `json:"id"`
+	Parent     call.ID         `json:"parent,omitempty"` // the call that started this one
+	Child      int             `json:"child,omitempty"`  // its place there, from 1
 	Server     string          `json:"server"`
 	Tool       string          `json:"tool"`
 	PublicTool string          `json:"public_tool,omitempty"`
@@ -107,7 +109,7 @@ func set(t time.Time) *time.Time {
 
 func newCallJSON(r *call.Record, deliveries []call.Delivery) callJSON {
 	c := callJSON{
-		ID: r.ID, Server: r.Server, Tool: r.Tool, PublicTool: r.PublicTool,
+		ID: r.ID, Parent: r.Parent, Child: r.Index, Server: r.Server, Tool: r.Tool, PublicTool: r.PublicTool,
 		Outcome: string(r.End.Outcome), ToolError: r.End.ToolError, Code: r.End.Code, By: r.End.By, Limit: r.End.Limit, Text: r.End.Text,
 		Started: r.Started, Dispatched: set(r.Dispatched), FirstByte: set(r.FirstByte), Ended: set(r.Ended),
 		Seconds: took(r).Seconds(), Principal: r.Principal, Client: r.Client, Era: r.Era, RequestID: r.RequestID,

@@ -154,6 +154,9 @@ func (t *timeline) head() {
 	}
 	line("outcome", t.style(outcomeColor(r.End), end))
 	line("", clean(r.End.Text))
+	if r.Parent != "" {
+		line("part of", string(r.Parent)+", command "+strconv.Itoa(r.Index))
+	}
 	line("started", r.Started.Local().Format("2006-01-02 15:04:05.000 MST"))
 	if !r.Dispatched.IsZero() && !r.FirstByte.IsZero() {
 		line("first byte", duration(r.FirstByte.Sub(r.Dispatched))+" after dispatch")

@@ -57,7 +57,7 @@ func (k *kept) DropSession(hash string) {
 // leaving is a rig whose calls can be taken up by the next process.
 type leaving struct{ *rig }
 
-func (leaving) Resumable(*call.Record) bool { return true }
+func (leaving) Resumable(r *call.Record) bool { return r.Address != nil }
 
 // lasting is a rig over a log and sessions that outlive it, as the process with
 // that epoch.

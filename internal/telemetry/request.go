@@ -211,6 +211,10 @@ func (l *line) request(q *Request) {
 func (l *line) call(r *call.Record) {
 	l.str("request", r.RequestID)
 	l.str("call", string(r.ID))
+	l.str("parent", string(r.Parent))
+	if r.Index > 0 {
+		l.num("child", int64(r.Index))
+	}
 	l.str("server", r.Server)
 	l.str("tool", r.PublicTool)
 	l.str("principal", r.Principal)

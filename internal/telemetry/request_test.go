@@ -120,6 +120,37 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
+// D12: a child of a call has no request of its own, so its start, first byte and
+// end have lines at the info level, with the aggregate's id and its index.
+func TestChildLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var buf bytes.Buffer
+		tel := newTelemetry(t, Options{Log: Logger(&buf, slog.LevelInfo, "text")})
+		for _, k := range []struct {
+			id, parent call.ID
+			index      int
+			end        call.End
+		}{
+			{"c_all", "", 0, call.End{Outcome: call.Completed}}, // its request's lines tell of it
+			{"c_one", "c_all", 1, call.End{Outcome: call.Completed, ToolError: true}},
+			{"c_two", "c_all", 2, call.End{Outcome: call.Interrupted}},
+		} {
+			r := &call.Record{
+				ID: k.id, Started: time.Now(), Dispatched: time.Now(), Seq: 3,
+				Spec: call.Spec{RequestID: "r1", Principal: "local", Server: "shell", PublicTool: "shell__exec_command", Era: "2026-07-28", Parent: k.parent, Index: k.index},
+			}
+			tel.CallStarted(r)
+			time.Sleep(20 * time.Millisecond)
+			r.FirstByte = time.Now()
+			tel.CallAnswered(r)
+			time.Sleep(time.Second)
+			r.Ended, r.End = time.Now(), k.end
+			tel.CallEnded(r, true)
+		}
+		golden(t, "children.text", buf.Bytes())
+	})
+}
+
 // What did not complete, or did not arrive, is never called completed; and no
 // two outcomes share their words.
 func TestOnlyCompletedIsCompleted(t *testing.T) {

@@ -76,8 +76,9 @@ func (t *Telemetry) Shutdown(ctx context.Context) error { return t.tracing.Shutd
 func (t *Telemetry) CallStarted(r *call.Record) {
 	t.metrics.callStarted()
 	t.tracing.callStarted(r)
-	if r.Denied == nil && t.log.Enabled(context.Background(), slog.LevelDebug) {
-		l := line{time: r.Started, level: slog.LevelDebug, text: "call started"}
+	level := ofCall(r)
+	if r.Denied == nil && t.log.Enabled(context.Background(), level) {
+		l := line{time: r.Started, level: level, text: "call started"}
 		l.str("event", "call_start")
 		l.call(r)
 		l.write(t.log)
@@ -97,6 +98,28 @@ func (t *Telemetry) CallResumed(r *call.Record) {
 	l.write(t.log)
 }
 
+// ofCall is the level of a call's own lines. What an agent was shown is in its
+// request's lines; a child has no request of its own (D12).
+func ofCall(r *call.Record) slog.Level {
+	if r.Parent != "" {
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug
+}
+
+// CallAnswered implements call.Observer.
+func (t *Telemetry) CallAnswered(r *call.Record) {
+	level := ofCall(r)
+	if !t.log.Enabled(context.Background(), level) {
+		return
+	}
+	l := line{time: r.FirstByte, level: level, text: "call first byte"}
+	l.str("event", "call_first_byte")
+	l.call(r)
+	l.ms("ms", r.FirstByte.Sub(r.Started))
+	l.write(t.log)
+}
+
 // CallEnded implements call.Observer.
 func (t *Telemetry) CallEnded(r *call.Record, stored bool) {
 	t.metrics.callEnded(r, stored)
@@ -104,7 +127,7 @@ func (t *Telemetry) CallEnded(r *call.Record, stored bool) {
 
 	// What the agent was shown is in its request's line. Here is what became
 	// of the call if nobody was there to see it.
-	level := slog.LevelDebug
+	level := ofCall(r)
 	if t.wasLeft(r.ID) {
 		level = slog.LevelInfo
 	}

@@ -48,7 +48,7 @@ func urlDigest(s string) string {
 // speak an era that knows no resuming.
 func (p *Pool) Resumable(r *call.Record) bool {
 	var a address
-	if json.Unmarshal(r.Address, &a) != nil {
+	if r.Dispatched.IsZero() || json.Unmarshal(r.Address, &a) != nil {
 		return false
 	}
 	p.mu.Lock()

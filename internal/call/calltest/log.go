@@ -60,7 +60,7 @@ func Record(epoch uint64) *call.Record {
 			PublicTool: "files__work", Era: "2025-11-25", RequestID: "r1",
 			Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 			Request:     []byte(`{"secret":1}`), Arguments: []byte(`{"a":1}`), Digest: "d1",
-			AgentRequest: `"7"`, Idempotency: "k1",
+			AgentRequest: `"7"`, Idempotency: "k1", Parent: call.NewID(), Index: 3,
 			Limits: call.Limits{
 				Connect: time.Second, FirstByte: 2 * time.Second, Idle: 3 * time.Second, Total: 4 * time.Second,
 				Message: 5, Call: 6, PerServer: 7, PerPrincipal: 8,
@@ -169,7 +169,7 @@ func createThenGet(t *testing.T, l call.Log) {
 	must(t, l.Create(t.Context(), bare, accepted()))
 	got, err = l.Get(t.Context(), bare.ID)
 	must(t, err)
-	if got.Arguments != nil || got.AgentRequest != "" || got.Idempotency != "" || got.Delivered || got.HandedOff || got.Principal != "" || got.Limits != (call.Limits{}) || !got.Ended.IsZero() || !got.Dispatched.IsZero() || !got.FirstByte.IsZero() {
+	if got.Arguments != nil || got.AgentRequest != "" || got.Idempotency != "" || got.Parent != "" || got.Index != 0 || got.Delivered || got.HandedOff || got.Principal != "" || got.Limits != (call.Limits{}) || !got.Ended.IsZero() || !got.Dispatched.IsZero() || !got.FirstByte.IsZero() {
 		t.Errorf("empty fields came back as %+v", *got)
 	}
 }

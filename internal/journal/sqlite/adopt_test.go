@@ -146,7 +146,7 @@ func TestMigrateV1(t *testing.T) {
 	}
 	r, err := j.Get(t.Context(), ended)
 	must(t, err)
-	if !r.Delivered || r.HandedOff || r.End.Outcome != call.Completed || r.Seq != 3 || r.Bytes != 5 || string(r.Arguments) != "{}" || !r.Started.Equal(at) || r.AgentRequest != "" || r.Idempotency != "" {
+	if !r.Delivered || r.HandedOff || r.End.Outcome != call.Completed || r.Seq != 3 || r.Bytes != 5 || string(r.Arguments) != "{}" || !r.Started.Equal(at) || r.AgentRequest != "" || r.Idempotency != "" || r.Parent != "" || r.Index != 0 {
 		t.Errorf("got %+v", *r)
 	}
 	events, err := j.Read(t.Context(), ended, 0, 1<<20)

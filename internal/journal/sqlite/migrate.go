@@ -18,7 +18,7 @@ var migrations embed.FS
 
 // schema is the version that this code reads and writes: the number of the
 // last file in migrations, which sets it as PRAGMA user_version.
-const schema = 2
+const schema = 3
 
 // checkSchema gives the version of a database, 0 for an empty one, and fails
 // if it is newer than this code.

@@ -40,7 +40,7 @@ const callColumns = `c.n, c.id, c.epoch, c.started, c.accepted, c.principal, c.s
 	c.request_id, c.traceparent, c.digest, c.limits, c.arguments,
 	e.outcome, e.tool_error, e.code, e.ended_by, e.end_limit, e.end_text,
 	e.seq, e.ended, e.dispatched, e.first_byte, e.missing, e.bytes,
-	c.agent_request, c.idempotency FROM calls c LEFT JOIN ends e ON e.n = c.n`
+	c.agent_request, c.idempotency, c.parent, c.child FROM calls c LEFT JOIN ends e ON e.n = c.n`
 
 func newReader(path string, flags int32) (*reader, error) {
 	c, err := openConn(path, flags)
@@ -300,6 +300,7 @@ func (r *reader) record(s *stmt) (*call.Record, error) {
 			RequestID: s.colText(12), Traceparent: s.colText(13), Digest: s.colText(14),
 			Limits: limits, Arguments: s.colBlob(16),
 			AgentRequest: s.colText(29), Idempotency: s.colText(30),
+			Parent: call.ID(s.colText(31)), Index: int(s.colInt(32)),
 		},
 		Epoch: uint64(s.colInt(2)), Started: unstamp(s.colInt(3)),
 	}

@@ -77,8 +77,8 @@ func (w *writer) prepare() error {
 		{&w.commit, "COMMIT"},
 		{&w.rollback, "ROLLBACK"},
 		{&w.create, `INSERT INTO calls (n, id, epoch, started, accepted, principal, server, tool, public_tool, session, client, era,
-			request_id, traceparent, digest, limits, arguments, agent_request, idempotency)
-			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)`},
+			request_id, traceparent, digest, limits, arguments, agent_request, idempotency, parent, child)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)`},
 		{&w.end, `INSERT INTO ends (n, seq, outcome, ended, dispatched, first_byte, missing, bytes, tool_error, code, ended_by, end_limit, end_text)
 			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)`},
 		{&w.event, "INSERT INTO events (key, kind, at, hole, body, file, cursor) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"},
@@ -266,6 +266,12 @@ func (w *writer) applyCreate(o *op) error {
 	s.blob(17, r.Arguments)
 	s.text(18, r.AgentRequest)
 	s.text(19, r.Idempotency)
+	s.text(20, string(r.Parent))
+	if r.Index == 0 {
+		s.null(21)
+	} else {
+		s.int(21, int64(r.Index))
+	}
 	if err := s.run(); err != nil {
 		return err
 	}
