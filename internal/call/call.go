@@ -330,9 +330,10 @@ type Log interface {
 type Resumer interface {
 	// Resumable says whether Run can go on with the call, of which r has
 	// Address, nil if there was none, Dispatched and, after a restart, Cursor. Run
-	// is then called with Exec.Resume set. If what was shown after the last stored event does not come again, it
-	// moves the Cursor into the Address, so that no reader takes what is new for
-	// seen (Call.Position).
+	// is then called with Exec.Resume set. If what was shown after the last stored
+	// event does not come again, it moves the Cursor into the Address, so that no
+	// reader takes what is new for seen (Call.Position). It may also set Attach,
+	// which is not stored.
 	Resumable(r *Record) bool
 }
 

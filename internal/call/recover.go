@@ -222,7 +222,7 @@ func (e *Engine) takeOver(r *Record) *Call {
 	c.mu.Lock()
 	c.update(r)
 	c.foreign, c.resume = false, &Resume{Address: r.Address, Cursor: r.Cursor, Seq: r.Seq}
-	c.rec.Address, c.rec.Cursor, c.rec.Cancel = r.Address, nil, nil
+	c.rec.Attach, c.rec.Address, c.rec.Cursor, c.rec.Cancel = r.Attach, r.Address, nil, nil
 	c.ctx, c.cancel = context.WithCancelCause(e.root)
 	if r.Cancel != nil { // it was asked for, and the tool server may not have heard of it
 		by, text, _ := strings.Cut(string(r.Cancel), ": ")

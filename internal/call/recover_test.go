@@ -272,10 +272,14 @@ func TestFollowWhileAdoptedCallEnds(t *testing.T) {
 // anywhere is a runner that knows a call by its id alone, as the shell does.
 type anywhere struct{ resumable }
 
-func (anywhere) Resumable(*call.Record) bool { return true }
+func (anywhere) Resumable(r *call.Record) bool {
+	r.Attach = call.AttachAlways
+	return true
+}
 
 // A runner that needs no address takes calls up without one, also one whose
-// dispatch was not noted before the crash: it knows whether it began.
+// dispatch was not noted before the crash: it knows whether it began. What it says
+// of sharing holds again.
 func TestRecoverWithoutAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, frozen := calltest.NewMemory(), calltest.NewMemory()
@@ -303,12 +307,13 @@ func TestRecoverWithoutAddress(t *testing.T) {
 		log.Sync()
 		log.CopyTo(frozen)
 
-		seen := map[call.ID]bool{}
+		var seen sync.Map
 		e = call.NewEngine(frozen, anywhere{func(ctx context.Context, x *call.Exec) call.Answer {
 			if x.Resume == nil || x.Resume.Address != nil {
 				t.Errorf("%s: %+v", x.Spec.Tool, x.Resume)
 			}
-			seen[x.ID] = true
+			seen.Store(x.ID, true)
+			time.Sleep(time.Second)
 			if x.Spec.Tool == "unsent" {
 				return call.Answer{End: call.End{Outcome: call.Failed, Text: "Not started: it never began."}}
 			}
@@ -317,15 +322,20 @@ func TestRecoverWithoutAddress(t *testing.T) {
 		if adopted, interrupted, err := e.Recover(t.Context()); adopted != 2 || interrupted != 0 || err != nil {
 			t.Fatalf("adopted %d, interrupted %d, %v", adopted, interrupted, err)
 		}
-		synctest.Wait()
-		again := attach(t, e, sent, call.Replay)
-		if ev := last(t, again); string(ev.Body) != "found" || again.ID() != a.ID() || !seen[b.ID()] {
-			t.Errorf("end %+v %q, seen %v", ev.End, ev.Body, seen)
+		sent.Attach = call.AttachAlways
+		again, both := attach(t, e, sent, call.Joined), attach(t, e, sent, call.Joined)
+		time.Sleep(2 * time.Second)
+		if ev := last(t, again); string(ev.Body) != "found" || again.ID() != a.ID() || both.ID() != a.ID() {
+			t.Errorf("end %+v %q", ev.End, ev.Body)
+		}
+		if _, ok := seen.Load(b.ID()); !ok {
+			t.Error("the other was not taken up")
 		}
 		if c, err := e.Get(t.Context(), "ann", b.ID()); err != nil || c.Record().End.Outcome != call.Failed {
 			t.Errorf("%v, %+v", err, c)
 		}
-		leave(again, call.Replayed)
+		leave(again, call.Delivered)
+		leave(both, call.Delivered)
 		stop(e)
 	})
 }
