@@ -441,12 +441,39 @@ func (c catalog) Servers() []string {
 // Private says whether a server has an endpoint though it is not among Servers.
 func (c catalog) Private(server string) bool { return c.wraps.has(server) }
 
+// foreign says whether a server is somebody else's.
+func (c catalog) foreign(who call.Caller, server string) bool {
+	return who.Principal != auth.Local && c.wraps.has(server)
+}
+
 // Tools is a server's list as the caller sees it.
-func (c catalog) Tools(ctx context.Context, who call.Caller, server string) ([]mcp.Tool, bool, error) {
-	if who.Principal != auth.Local && c.wraps.has(server) {
-		return nil, true, nil
+func (c catalog) Tools(ctx context.Context, who call.Caller, server string) ([]mcp.Entry, bool, error) {
+	l, err := c.List(ctx, who, server, mcp.ListTools)
+	return l.Entries, l.Fresh, err
+}
+
+// List is one of a server's lists as the caller sees it.
+func (c catalog) List(ctx context.Context, who call.Caller, server string, kind mcp.ListKind) (mcp.Listing, error) {
+	if c.foreign(who, server) {
+		return mcp.Listing{Fresh: true, TTL: -1}, nil
 	}
-	return c.Pool.Tools(ctx, who, server)
+	return c.Pool.List(ctx, who, server, kind)
+}
+
+// Capabilities are a server's as the caller sees it.
+func (c catalog) Capabilities(who call.Caller, server string) (caps []byte, known bool) {
+	if c.foreign(who, server) {
+		return []byte("{}"), true
+	}
+	return c.Pool.Capabilities(who, server)
+}
+
+// Instructions are a server's as the caller sees it.
+func (c catalog) Instructions(who call.Caller, server string) []byte {
+	if c.foreign(who, server) {
+		return nil
+	}
+	return c.Pool.Instructions(who, server)
 }
 
 // foreignWrap denies a call on a wrapped server to all but its owner, as if it

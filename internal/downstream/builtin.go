@@ -38,7 +38,7 @@ func (x *exchange) ownName(tool string) string {
 		return tool
 	}
 	tools, _, _ := x.h.opt.Catalog.Tools(x.h.spent, x.caller(), x.server)
-	for slices.ContainsFunc(tools, func(t mcp.Tool) bool { return t.Name == tool }) {
+	for slices.ContainsFunc(tools, func(t mcp.Entry) bool { return t.Name == tool }) {
 		tool = ownPrefix + tool
 	}
 	return tool

@@ -51,7 +51,7 @@ func ownConversation(t *testing.T, version string, out *strings.Builder) {
 	r.h.opt.Profile = func(string, string, string) Profile {
 		return Profile{Budget: 25 * time.Second, BudgetToken: 50 * time.Second, Await: 8 * time.Second, AwaitToken: 45 * time.Second}
 	}
-	r.lists["up"] = append(r.lists["up"], mcp.Tool{Name: "typed", Raw: []byte(`{"name":"typed","inputSchema":{"type":"object"},"outputSchema":{"type":"object"}}`)})
+	r.lists["up"] = append(r.lists["up"], mcp.Entry{Name: "typed", Raw: []byte(`{"name":"typed","inputSchema":{"type":"object"},"outputSchema":{"type":"object"}}`)})
 	r.tools["work"] = func(_ context.Context, x *call.Exec) call.Answer {
 		_ = x.Dispatched()
 		time.Sleep(20 * time.Second)

@@ -198,16 +198,16 @@ func FuzzOwnArguments(f *testing.F) {
 // no tool server's tool has (X-17); not if nothing is ever handed off.
 func TestOwnToolsListed(t *testing.T) {
 	r := newRig(t)
-	up := []mcp.Tool{}
+	up := []mcp.Entry{}
 	for _, n := range []string{"await_call", "work", "longcall_await_call", "a"} {
-		up = append(up, mcp.Tool{Name: n, Raw: []byte(`{"name":"` + n + `","inputSchema":{"type":"object"}}`)})
+		up = append(up, mcp.Entry{Name: n, Raw: []byte(`{"name":"` + n + `","inputSchema":{"type":"object"}}`)})
 	}
 	for i := range 400 {
 		n := fmt.Sprintf("t%03d", i)
-		up = append(up, mcp.Tool{Name: n, Raw: []byte(`{"name":"` + n + `"}`)})
+		up = append(up, mcp.Entry{Name: n, Raw: []byte(`{"name":"` + n + `"}`)})
 	}
 	r.lists["up"] = up
-	r.lists["plain"], r.fresh["plain"] = []mcp.Tool{{Name: "x", Raw: []byte(`{"name":"x"}`)}}, true
+	r.lists["plain"], r.fresh["plain"] = []mcp.Entry{{Name: "x", Raw: []byte(`{"name":"x"}`)}}, true
 	r.tools["await_call"] = func(_ context.Context, x *call.Exec) call.Answer {
 		return reply(x, strings.Replace(okResult, "done", "the server's own", 1))
 	}

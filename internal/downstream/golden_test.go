@@ -148,7 +148,7 @@ func mapKeys(h http.Header) func(func(string) bool) {
 // goldenRig has two servers with tools for all that an agent can meet.
 func goldenRig(t *testing.T) *rig {
 	r := newRig(t)
-	r.lists = map[string][]mcp.Tool{
+	r.lists = map[string][]mcp.Entry{
 		"files": {
 			{Name: "write", Raw: []byte(`{"name":"write","description":"Writes.","x":9007199254740993,"inputSchema":{"type":"object"},"execution":{"taskSupport":"optional"}}`)},
 			{Name: "read", Raw: []byte(`{"inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},"n":{"type":"integer","x-mcp-header":"Count"}}},"name":"read"}`)},

@@ -22,10 +22,10 @@ type Catalog interface {
 	// Tools is a server's list as the caller sees it, from the last known
 	// catalog. fresh is false if it may be out of date; an error comes with
 	// what is known all the same.
-	Tools(ctx context.Context, who call.Caller, server string) (tools []mcp.Tool, fresh bool, err error)
+	Tools(ctx context.Context, who call.Caller, server string) (tools []mcp.Entry, fresh bool, err error)
 	// Watch calls f, which does not block, whenever a server's list has
 	// changed, until stop was called and returned.
-	Watch(f func(server string)) (stop func())
+	Watch(f func(server string, change mcp.Change)) (stop func())
 }
 
 // Auth says who is calling. The error text is shown to the caller.
@@ -195,7 +195,10 @@ func New(opt Options) *Handler {
 			f(principal, id)
 		}
 	}, opt.Sessions)
-	h.unwatch = opt.Catalog.Watch(func(server string) {
+	h.unwatch = opt.Catalog.Watch(func(server string, change mcp.Change) {
+		if change.URI != "" || change.List != mcp.ListTools {
+			return // nobody can have asked yet
+		}
 		h.sessions.changed(server)
 		h.subs.changed(server)
 	})

@@ -31,7 +31,7 @@ func TestHints(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, "", func(r *rig, _ *tape, _ func(context.Context)) {
 				r.settings.Digest = func([]byte) string { return "equal" }
-				r.lists = map[string][]mcp.Tool{"up": {{Name: "work", Raw: []byte(`{"annotations":` + tt.hints + `,"name":"work"}`)}}}
+				r.lists = map[string][]mcp.Entry{"up": {{Name: "work", Raw: []byte(`{"annotations":` + tt.hints + `,"name":"work"}`)}}}
 				r.decide = func(_, _, _ string, modern bool) Decision {
 					d := tt.decide
 					d.CancelOnDisconnect, d.Grace = modern, 15*time.Second

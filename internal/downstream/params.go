@@ -39,7 +39,7 @@ type facts struct {
 // factIndex holds the facts of one list, which it is compared with by identity:
 // the catalog gives the same slice as long as nothing has changed.
 type factIndex struct {
-	first *mcp.Tool
+	first *mcp.Entry
 	n     int
 	tools map[string]facts // only tools of which there are any
 }
@@ -79,7 +79,7 @@ func (x *exchange) paramHeaders(m *mcp.Message, t target) string {
 	return ""
 }
 
-func newFactIndex(tools []mcp.Tool) *factIndex {
+func newFactIndex(tools []mcp.Entry) *factIndex {
 	ix := &factIndex{first: &tools[0], n: len(tools), tools: map[string]facts{}}
 	for _, t := range tools {
 		var f facts

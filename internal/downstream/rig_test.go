@@ -165,14 +165,14 @@ type rig struct {
 	eng      *call.Engine
 	log      *memLog
 	tools    map[string]script // by own name
-	lists    map[string][]mcp.Tool
+	lists    map[string][]mcp.Entry
 	fresh    map[string]bool
 	listErr  map[string]error
 	settings Settings
 	decide   func(principal, server, tool string, modern bool) Decision
 	seen     observed
 	mu       sync.Mutex
-	watch    func(string)
+	watch    func(string, mcp.Change)
 }
 
 func (r *rig) Run(ctx context.Context, x *call.Exec) call.Answer {
@@ -190,13 +190,13 @@ func (r *rig) Servers() []string {
 	return out
 }
 
-func (r *rig) Tools(_ context.Context, _ call.Caller, server string) ([]mcp.Tool, bool, error) {
+func (r *rig) Tools(_ context.Context, _ call.Caller, server string) ([]mcp.Entry, bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.lists[server], r.fresh[server], r.listErr[server]
 }
 
-func (r *rig) Watch(f func(string)) func() {
+func (r *rig) Watch(f func(string, mcp.Change)) func() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.watch = f
@@ -210,7 +210,7 @@ func (r *rig) Watch(f func(string)) func() {
 func (r *rig) change(server string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.watch(server)
+	r.watch(server, mcp.Change{List: mcp.ListTools})
 }
 
 // Check knows two principals.
@@ -245,7 +245,7 @@ func (o *observed) RequestEnded(q *Request) {
 func newRig(t testing.TB) *rig {
 	r := &rig{
 		t: t, log: newMemLog(), tools: map[string]script{},
-		lists:   map[string][]mcp.Tool{"up": {{Name: "work", Raw: []byte(`{"name":"work","inputSchema":{"type":"object"}}`)}}},
+		lists:   map[string][]mcp.Entry{"up": {{Name: "work", Raw: []byte(`{"name":"work","inputSchema":{"type":"object"}}`)}}},
 		fresh:   map[string]bool{"up": true},
 		listErr: map[string]error{},
 		settings: Settings{

@@ -30,7 +30,7 @@ const (
 type Shell interface {
 	// Tools are the entries of the shell's tools for a principal, by their own
 	// names, with schemas and annotations; none if it may not use the shell.
-	Tools(principal string) []mcp.Tool
+	Tools(principal string) []mcp.Entry
 	// Plan checks the arguments of an exec_command or run_commands_parallel and
 	// says how it is to be called; nothing is started. wrong, if it is not
 	// empty, tells the model what to mend (SPEC §8.1 A20).

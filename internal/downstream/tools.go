@@ -63,7 +63,7 @@ func splitName(public string, servers []string) (server, tool string, ok bool) {
 // enough, and read back as the same server and tool; else the tool's part is
 // made safe and ends in a hash of what it was, so that it is the same after
 // every restart and in every order.
-func publicNames(server string, tools []mcp.Tool, servers []string) []string {
+func publicNames(server string, tools []mcp.Entry, servers []string) []string {
 	names := make([]string, len(tools))
 	seen := make(map[string]bool, len(tools))
 	taken := make(map[string]bool, len(tools))

@@ -47,7 +47,7 @@ func TestPagination(t *testing.T) {
 		r.lists[s], r.fresh[s] = nil, true
 		for i := range 301 {
 			name := fmt.Sprintf("t%03d", i)
-			r.lists[s] = append(r.lists[s], mcp.Tool{Name: name, Raw: []byte(`{"name":"` + name + `"}`)})
+			r.lists[s] = append(r.lists[s], mcp.Entry{Name: name, Raw: []byte(`{"name":"` + name + `"}`)})
 		}
 	}
 	c := r.serve()
@@ -119,15 +119,15 @@ func TestPublicNames(t *testing.T) {
 		"srv":  {"bad name", "bad-name", "ok.tool"},
 	}
 	r := newRig(t)
-	r.lists = map[string][]mcp.Tool{}
+	r.lists = map[string][]mcp.Entry{}
 	seen := map[string]string{}
 	for _, s := range servers {
 		for _, n := range lists[s] {
-			r.lists[s] = append(r.lists[s], mcp.Tool{Name: n, Raw: []byte(`{}`)})
+			r.lists[s] = append(r.lists[s], mcp.Entry{Name: n, Raw: []byte(`{}`)})
 		}
 	}
 	// A tool that is called like the safe name of another one.
-	r.lists["srv"] = append(r.lists["srv"], mcp.Tool{Name: strings.TrimPrefix(hashedName("srv", "bad name", 0), "srv__")})
+	r.lists["srv"] = append(r.lists["srv"], mcp.Entry{Name: strings.TrimPrefix(hashedName("srv", "bad name", 0), "srv__")})
 	for _, s := range servers {
 		for i, public := range publicNames(s, r.lists[s], servers) {
 			own := r.lists[s][i].Name
@@ -170,7 +170,7 @@ func TestRelayed(t *testing.T) {
 	}{{"local", "stdio", true}, {"local", "", false}, {"ann", "stdio", false}} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
-			r.lists = map[string][]mcp.Tool{"up": {{Name: "work", Raw: []byte(`{"name":"work","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}`)}}}
+			r.lists = map[string][]mcp.Entry{"up": {{Name: "work", Raw: []byte(`{"name":"work","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}`)}}}
 			r.decide = func(_, _, _ string, modern bool) Decision {
 				return Decision{CancelOnDisconnect: modern, Grace: 15 * time.Second, Attach: call.AttachNever}
 			}

@@ -2,8 +2,6 @@ package mcp
 
 import (
 	"encoding/base64"
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -82,81 +80,4 @@ func DecodeHeader(v string) (s string, ok bool) {
 		return "", false
 	}
 	return string(b), true
-}
-
-// Tool is one entry of a tools/list result.
-type Tool struct {
-	Name string // the tool server's own
-	Raw  []byte // the entry as it came
-}
-
-// Tools splits a tools/list result. Entries without a name are an error. Raw of
-// the tools points into result.
-func Tools(result []byte) (tools []Tool, nextCursor string, err error) {
-	members, err := Members(result)
-	if err != nil {
-		return nil, "", fmt.Errorf("read tools/list result: %w", err)
-	}
-	var list []byte
-	for _, m := range members {
-		switch m.Name {
-		case "tools":
-			list = m.Value
-		case "nextCursor":
-			if s, ok := String(m.Value); ok {
-				nextCursor = s
-			} else if string(m.Value) != "null" {
-				return nil, "", errors.New("read tools/list result: nextCursor is no string")
-			}
-		}
-	}
-	if len(list) == 0 || list[0] != '[' {
-		return nil, "", errors.New("read tools/list result: it has no array of tools")
-	}
-	entries, err := elements(list)
-	if err != nil {
-		return nil, "", fmt.Errorf("read tools/list result: %w", err)
-	}
-	tools = make([]Tool, 0, len(entries))
-	for i, raw := range entries {
-		name, err := toolName(raw)
-		if err != nil {
-			return nil, "", fmt.Errorf("read tools/list result: tool %d: %w", i, err)
-		}
-		tools = append(tools, Tool{name, raw})
-	}
-	return tools, nextCursor, nil
-}
-
-func toolName(raw []byte) (string, error) {
-	members, err := Members(raw)
-	if err != nil {
-		return "", err
-	}
-	for _, m := range members {
-		if m.Name == "name" {
-			if s, ok := String(m.Value); ok && s != "" {
-				return s, nil
-			}
-		}
-	}
-	return "", errors.New("it has no name")
-}
-
-// elements splits a raw JSON array.
-func elements(list []byte) ([][]byte, error) {
-	p := newParser(list, jsontext.AllowInvalidUTF8(true))
-	defer p.free()
-	if _, err := p.dec.ReadToken(); err != nil {
-		return nil, parseError(list, err)
-	}
-	var out [][]byte
-	for p.dec.PeekKind() != ']' {
-		s, err := p.value()
-		if err != nil {
-			return nil, parseError(list, err)
-		}
-		out = append(out, s.Of(list))
-	}
-	return out, nil
 }

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 )
@@ -83,33 +82,4 @@ func FuzzHeader(f *testing.F) {
 			t.Fatalf("%q: got %q, %v", s, got, ok)
 		}
 	})
-}
-
-func TestTools(t *testing.T) {
-	tools, next, err := Tools([]byte(`{"_meta":{},"tools":[ {"name":"a","inputSchema":{"z":1,"a":2}} , {"x":null,"name":"\u00e9"}],"nextCursor":"c"}`))
-	if err != nil || next != "c" {
-		t.Fatal(next, err)
-	}
-	if got := fmt.Sprintf("%q %s %q %s", tools[0].Name, tools[0].Raw, tools[1].Name, tools[1].Raw); got != `"a" {"name":"a","inputSchema":{"z":1,"a":2}} "é" {"x":null,"name":"\u00e9"}` {
-		t.Errorf("got %s", got)
-	}
-	if tools, next, err := Tools([]byte(`{"tools":[],"nextCursor":null}`)); err != nil || len(tools) != 0 || next != "" {
-		t.Errorf("empty: got %v %q %v", tools, next, err)
-	}
-	for bad, want := range map[string]string{
-		`[]`:                          "not a JSON object",
-		`{}`:                          "no array",
-		`{"tools":{}}`:                "no array",
-		`{"tools":[{"name":"a"},{}]}`: "tool 1: it has no name",
-		`{"tools":[{"name":""}]}`:     "tool 0: it has no name",
-		`{"tools":[{"name":7}]}`:      "tool 0: it has no name",
-		`{"tools":["a"]}`:             "tool 0: not a JSON object",
-		`{"tools":[],"nextCursor":1}`: "nextCursor",
-		`{"tools":[],"tools":[]}`:     "twice",
-		`{"tools":[{"name":"a"},]}`:   "not valid JSON",
-	} {
-		if tools, _, err := Tools([]byte(bad)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, %v; want %q", bad, tools, err, want)
-		}
-	}
 }

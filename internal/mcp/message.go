@@ -62,6 +62,7 @@ type Message struct {
 	MetaCapabilities Span // io.modelcontextprotocol/clientCapabilities
 	MetaClientInfo   Span // io.modelcontextprotocol/clientInfo
 	MetaLogLevel     Span // io.modelcontextprotocol/logLevel
+	Subscription     Span // io.modelcontextprotocol/subscriptionId
 	Traceparent      Span
 	Tracestate       Span
 

@@ -66,7 +66,7 @@ var (
 	paramsNames   = names("name", "arguments", "uri", "progressToken", "progress", "total", "message", "requestId",
 		"reason", "cursor", "protocolVersion", "capabilities", "clientInfo", "_meta")
 	metaNames = names(MetaKeyProgressToken, MetaKeyVersion, MetaKeyCapabilities, MetaKeyClientInfo, MetaKeyLogLevel,
-		"traceparent", "tracestate")
+		"traceparent", "tracestate", MetaKeySubscription)
 )
 
 func names(list ...string) [][]byte {
@@ -82,7 +82,8 @@ var methods = func() map[string]string {
 	m := map[string]string{}
 	for _, s := range []string{
 		MethodInitialize, MethodInitialized, MethodPing, MethodDiscover, MethodToolsList, MethodToolsCall,
-		MethodCancelled, MethodProgress, MethodMessage, MethodToolsChanged,
+		MethodCancelled, MethodProgress, MethodMessage, MethodToolsChanged, MethodPromptsChanged, MethodResourcesChanged,
+		MethodPromptsGet, MethodResourcesRead, MethodUpdated,
 	} {
 		m[s] = s
 	}
@@ -306,6 +307,8 @@ func (p *parser) meta(m *Message) error {
 			m.MetaClientInfo, err = p.value()
 		case MetaKeyLogLevel:
 			m.MetaLogLevel, err = p.value()
+		case MetaKeySubscription:
+			m.Subscription, err = p.value()
 		case "traceparent":
 			m.Traceparent, err = p.value()
 		case "tracestate":

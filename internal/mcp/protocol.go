@@ -41,6 +41,7 @@ const (
 	MetaKeyClientInfo    = "io.modelcontextprotocol/clientInfo"
 	MetaKeyServerInfo    = "io.modelcontextprotocol/serverInfo"
 	MetaKeyLogLevel      = "io.modelcontextprotocol/logLevel"
+	MetaKeySubscription  = "io.modelcontextprotocol/subscriptionId"
 	// MetaKeyOutcome tells what longcall itself has to say about a call.
 	MetaKeyOutcome = "dev.longcall/outcome"
 )
@@ -56,14 +57,30 @@ const (
 
 // Methods that longcall knows by name.
 const (
-	MethodInitialize   = "initialize"
-	MethodInitialized  = "notifications/initialized"
-	MethodPing         = "ping"
-	MethodDiscover     = "server/discover"
-	MethodToolsList    = "tools/list"
-	MethodToolsCall    = "tools/call"
-	MethodCancelled    = "notifications/cancelled"
-	MethodProgress     = "notifications/progress"
-	MethodMessage      = "notifications/message"
-	MethodToolsChanged = "notifications/tools/list_changed"
+	MethodInitialize    = "initialize"
+	MethodInitialized   = "notifications/initialized"
+	MethodPing          = "ping"
+	MethodDiscover      = "server/discover"
+	MethodToolsList     = "tools/list"
+	MethodToolsCall     = "tools/call"
+	MethodPromptsList   = "prompts/list"
+	MethodPromptsGet    = "prompts/get"
+	MethodResourcesList = "resources/list"
+	MethodTemplatesList = "resources/templates/list"
+	MethodResourcesRead = "resources/read"
+	MethodComplete      = "completion/complete"
+	MethodSubscribe     = "resources/subscribe"
+	MethodUnsubscribe   = "resources/unsubscribe"
+	MethodSetLevel      = "logging/setLevel"
+	MethodListen        = "subscriptions/listen"
+
+	MethodCancelled        = "notifications/cancelled"
+	MethodProgress         = "notifications/progress"
+	MethodMessage          = "notifications/message"
+	MethodToolsChanged     = "notifications/tools/list_changed"
+	MethodPromptsChanged   = "notifications/prompts/list_changed"
+	MethodResourcesChanged = "notifications/resources/list_changed"
+	MethodUpdated          = "notifications/resources/updated"
+	MethodAcknowledged     = "notifications/subscriptions/acknowledged"
+	MethodRootsChanged     = "notifications/roots/list_changed"
 )

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -14,30 +12,36 @@ import (
 )
 
 const (
-	// catalogWait is how long a tools/list waits for a server whose tools
-	// nobody has ever seen. Later lists are answered at once (DESIGN §4).
+	// catalogWait is how long a list waits for a server whose list nobody has
+	// ever seen. Later ones are answered at once (DESIGN §4).
 	catalogWait = 8 * time.Second
-	// catalogAge is the age at which a list is read again in the background
-	// when an agent asks for it (R-81).
+	// catalogAge is the age at which a list whose server says nothing of how
+	// long it holds is read again in the background when an agent asks for it
+	// (R-81).
 	catalogAge = 5 * time.Minute
-	// catalogRetry is the least time between two tries after a failure. A list
-	// that was never read is tried again by itself, at growing intervals.
+	// catalogRetry is the least time between two tries after a failure, and
+	// between two reads of a list that its server says is out of date at once
+	// (SPEC §5.5: a ttl is no poll period). A list that was never read is tried
+	// again by itself, at growing intervals.
 	catalogRetry    = 5 * time.Second
 	catalogRetryMax = time.Minute
-	// catalogLimit bounds a server's whole list, in bytes.
+	// catalogLimit bounds a server's whole list of one kind, in bytes.
 	catalogLimit = 32 << 20
 	// debounce gathers list_changed notifications (R-25).
 	debounce = 250 * time.Millisecond
 )
 
-// catalog is the tool list of one connection.
+// catalog is a list of one kind as one connection shows it.
 type catalog struct {
-	p *Pool
-	l *link
+	p    *Pool
+	l    *link
+	kind mcp.ListKind
 
 	mu      sync.Mutex
-	tools   []mcp.Tool
-	read    time.Time     // when tools were last read; zero if never
+	entries []mcp.Entry
+	ttl     time.Duration // as the server said; less than 0 if it said nothing
+	public  bool
+	read    time.Time     // when entries were last read; zero if never
 	tried   time.Time     // when reading last failed
 	err     error         // of the last try
 	busy    chan struct{} // closed when the read under way ends; nil if none
@@ -46,65 +50,78 @@ type catalog struct {
 	failed  int           // tries since the last success
 }
 
-func newCatalog(p *Pool, l *link) *catalog { return &catalog{p: p, l: l} }
-
-// Tools is a server's list as the caller's connection sees it. It is
-// answered from the last known list at once; only the very first waits, and
-// not for ever. fresh is false when the list is old or unknown, with the
-// reason in err.
-func (p *Pool) Tools(ctx context.Context, who call.Caller, server string) (tools []mcp.Tool, fresh bool, err error) {
+// List is a server's list of a kind as the caller's connection sees it. It is
+// answered from the last known list at once; only the very first waits, and not
+// for ever. A server without the capability has an empty list, and is not asked.
+// The listing is not fresh when it is old or unknown, with the reason in err.
+func (p *Pool) List(ctx context.Context, who call.Caller, server string, kind mcp.ListKind) (mcp.Listing, error) {
 	l, err := p.take(server, who)
 	if err != nil {
-		return nil, false, err
+		return mcp.Listing{TTL: -1}, err
 	}
 	defer p.done(l)
-	return l.catalog.get(ctx)
+	return l.catalogs[kind].get(ctx)
 }
 
-// get is the list as it is known; see Pool.Tools.
-func (c *catalog) get(ctx context.Context) (tools []mcp.Tool, fresh bool, err error) {
-	p := c.p
+// get is the list as it is known; see Pool.List.
+func (c *catalog) get(ctx context.Context) (mcp.Listing, error) {
 	c.mu.Lock()
-	known, age := !c.read.IsZero(), time.Since(c.read)
-	tools, err = c.tools, c.err
-	if known && age < catalogAge {
-		c.mu.Unlock()
-		return tools, true, nil
+	known := !c.read.IsZero()
+	if known && time.Since(c.read) < c.holds() {
+		defer c.mu.Unlock()
+		return c.listing(), nil
 	}
 	var busy chan struct{}
 	if c.busy != nil || time.Since(c.tried) >= catalogRetry {
 		busy = c.readLocked()
 	}
+	listing, err := c.listing(), c.err
 	c.mu.Unlock()
 	if known {
-		return tools, true, nil
+		return listing, nil
 	}
-	p.mu.Lock()
-	last, ok := p.known[c.l.server.Name]
-	p.mu.Unlock()
-	if ok {
-		return last, false, err
+	if last, ok := c.p.lastList(c.l.server.Name, c.kind); ok {
+		return mcp.Listing{Entries: last, TTL: -1}, err
 	}
 	if busy != nil {
+		wait := time.NewTimer(catalogWait)
+		defer wait.Stop()
 		select {
 		case <-busy:
-		case <-time.After(catalogWait):
+		case <-wait.C:
 		case <-ctx.Done():
 		}
 		c.mu.Lock()
-		tools, err, known = c.tools, c.err, !c.read.IsZero()
+		listing, err, known = c.listing(), c.err, !c.read.IsZero()
 		c.mu.Unlock()
 	}
 	if !known && err == nil {
 		err = errors.New("the tool server is still starting")
 	}
-	return tools, known, err
+	return listing, err
+}
+
+// holds is how old the list may get before it is read again. c.mu is held.
+func (c *catalog) holds() time.Duration {
+	if c.ttl < 0 {
+		return catalogAge
+	}
+	return max(c.ttl, catalogRetry)
+}
+
+// listing is the list as it was read. c.mu is held.
+func (c *catalog) listing() mcp.Listing {
+	l := mcp.Listing{Entries: c.entries, Fresh: !c.read.IsZero(), TTL: c.ttl, Public: c.public}
+	if c.ttl > 0 {
+		l.TTL = max(0, c.ttl-time.Since(c.read))
+	}
+	return l
 }
 
 // taskSupport is what the list says of a tool's execution as a task; see Hooks.
 func (c *catalog) taskSupport(ctx context.Context, tool string) string {
-	tools, _, _ := c.get(ctx) // what is not known is not asked for
-	for _, t := range tools {
+	tools, _ := c.get(ctx) // what is not known is not asked for
+	for _, t := range tools.Entries {
 		if t.Name == tool {
 			s, _ := mcp.String(member(member(t.Raw, "execution"), "taskSupport"))
 			return s
@@ -130,13 +147,25 @@ func (c *catalog) invalidate() {
 	c.later(debounce)
 }
 
+// outdated is called when the list may have changed unheard: it is read again if
+// anybody has read it.
+func (c *catalog) outdated() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.read.IsZero() && !c.pending {
+		c.later(debounce)
+	}
+}
+
 // later reads the list after d. c.mu is held.
 func (c *catalog) later(d time.Duration) {
 	c.pending = c.p.spawn(func() {
+		wait := time.NewTimer(d)
+		defer wait.Stop()
 		select {
-		case <-c.p.ctx.Done():
+		case <-c.l.ctx.Done():
 			return
-		case <-time.After(d):
+		case <-wait.C:
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -156,138 +185,91 @@ func (c *catalog) readLocked() chan struct{} {
 		return c.busy
 	}
 	done := make(chan struct{})
-	started := c.p.spawn(func() {
-		tools, err := c.list(c.p.ctx)
-		c.mu.Lock()
-		changed := err == nil && (c.read.IsZero() || !sameTools(c.tools, tools))
-		if c.err = err; err == nil {
-			c.tools, c.read, c.failed = tools, time.Now(), 0
-		} else {
-			c.tried = time.Now()
-			if c.failed++; c.read.IsZero() && !c.pending && !c.l.isRetired() {
-				c.later(min(catalogRetry<<min(c.failed-1, 8), catalogRetryMax))
-			}
-		}
-		again := c.again
-		c.busy, c.again = nil, false
-		close(done)
-		if again {
-			c.readLocked()
-		}
-		c.mu.Unlock()
-		if err != nil {
-			if c.p.ctx.Err() == nil {
-				c.p.opt.Log.Warn("tool list not read; the last known one is shown", "server", c.l.server.Name, "error", err)
-			}
-			return
-		}
-		if changed && c.p.remember(c.l.server.Name, tools) {
-			c.p.changed(c.l.server.Name)
-		}
-	})
-	if started {
+	if c.p.spawn(func() { c.readNow(done) }) {
 		c.busy = done
 	}
 	return c.busy
 }
 
-// list reads all pages.
-func (c *catalog) list(ctx context.Context) ([]mcp.Tool, error) {
-	var all []mcp.Tool
+// readNow reads the list and tells who watches if it is another one. done is
+// closed as soon as it can be used.
+func (c *catalog) readNow(done chan struct{}) {
+	page, err := c.list(c.l.ctx)
+	server := c.l.server.Name
+	before, known := c.p.lastList(server, c.kind)
+	if err == nil {
+		page.Entries = c.p.remember(server, c.kind, page.Entries)
+	}
+	c.mu.Lock()
+	if !c.read.IsZero() {
+		before, known = c.entries, true
+	}
+	changed := err == nil && !(known && mcp.SameEntries(before, page.Entries))
+	if c.err = err; err == nil {
+		c.entries, c.ttl, c.public, c.read, c.failed = page.Entries, page.TTL, page.Public, time.Now(), 0
+	} else {
+		c.tried = time.Now()
+		if c.failed++; c.read.IsZero() && !c.pending && !c.l.isRetired() {
+			c.later(min(catalogRetry<<min(c.failed-1, 8), catalogRetryMax))
+		}
+	}
+	again := c.again
+	c.busy, c.again = nil, false
+	close(done)
+	if again {
+		c.readLocked()
+	}
+	c.mu.Unlock()
+	switch {
+	case err == nil && changed:
+		c.p.changed(server, c.l.change(mcp.Change{List: c.kind}))
+	case err != nil && c.l.ctx.Err() == nil:
+		c.p.opt.Log.Warn("list not read; the last known one is shown", "server", server, "list", c.kind.Member(), "error", err)
+	}
+}
+
+// list reads all pages. Its TTL is the shortest of theirs, and it is public if
+// all are (SPEC §5.5).
+func (c *catalog) list(ctx context.Context) (all mcp.Page, err error) {
+	all = mcp.Page{TTL: -1, Public: true}
+	said, err := c.l.conn.meet(ctx)
+	if err != nil {
+		return all, err
+	}
+	if !said.offers(c.kind.Capability()) {
+		return all, nil
+	}
 	var params []byte
 	size := 0
 	for {
-		result, err := c.l.conn.request(ctx, mcp.MethodToolsList, params)
+		result, err := c.l.conn.request(ctx, c.kind.Method(), params)
+		var rpc *mcp.RPCError
+		if errors.As(err, &rpc) && rpc.Code == mcp.CodeMethodNotFound {
+			return mcp.Page{TTL: -1}, nil // whatever it declared, it has no such list
+		}
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		if size += len(result); size > catalogLimit {
-			return nil, errors.New("the tool list is larger than 32 MiB")
+			return all, errors.New("the list is larger than 32 MiB")
 		}
-		tools, next, err := mcp.Tools(result)
+		page, err := mcp.ReadPage(c.kind, result)
 		if err != nil {
-			return nil, err
+			return all, err
 		}
-		all = append(all, tools...)
-		if next == "" {
+		all.Entries = append(all.Entries, page.Entries...)
+		all.Public = all.Public && page.Public
+		if all.TTL < 0 || page.TTL >= 0 && page.TTL < all.TTL {
+			all.TTL = page.TTL
+		}
+		if page.Next == "" {
 			return all, nil
 		}
-		cursor := append([]byte(`{"cursor":`), mcp.Quote(next)...)
+		cursor := append([]byte(`{"cursor":`), mcp.Quote(page.Next)...)
 		cursor = append(cursor, '}')
 		if bytes.Equal(cursor, params) {
-			return nil, errors.New("the tool list's pages never end: the server repeats a cursor")
+			return all, errors.New("the list's pages never end: the server repeats a cursor")
 		}
 		params = cursor
 	}
-}
-
-func sameTools(a, b []mcp.Tool) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if !bytes.Equal(a[i].Raw, b[i].Raw) {
-			return false
-		}
-	}
-	return true
-}
-
-// remember keeps a server's list for connections and processes to come, and
-// says whether it is news.
-func (p *Pool) remember(server string, tools []mcp.Tool) bool {
-	p.mu.Lock()
-	last, ok := p.known[server]
-	p.known[server] = tools
-	p.mu.Unlock()
-	if ok && sameTools(last, tools) {
-		return false
-	}
-	if err := p.save(server, tools); err != nil {
-		p.opt.Log.Warn("tool list not kept for the next start", "server", server, "error", err)
-	}
-	return true
-}
-
-func (p *Pool) path(server string) string {
-	return filepath.Join(p.opt.Dir, "catalog-"+server+".json")
-}
-
-// save writes the list as a tools/list result.
-func (p *Pool) save(server string, tools []mcp.Tool) error {
-	if p.opt.Dir == "" {
-		return nil
-	}
-	b := []byte(`{"tools":[`)
-	for i, t := range tools {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, t.Raw...)
-	}
-	b = append(b, "]}"...)
-	tmp, err := os.CreateTemp(p.opt.Dir, ".catalog-*") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(b)
-	if err = errors.Join(err, tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), p.path(server))
-	}
-	if err != nil {
-		os.Remove(tmp.Name())
-	}
-	return err
-}
-
-func (p *Pool) load(server string) ([]mcp.Tool, error) {
-	if p.opt.Dir == "" {
-		return nil, os.ErrNotExist
-	}
-	b, err := os.ReadFile(p.path(server))
-	if err != nil {
-		return nil, err
-	}
-	tools, _, err := mcp.Tools(b)
-	return tools, err
 }

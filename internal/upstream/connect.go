@@ -162,7 +162,7 @@ func (c *httpConn) forget(s *session) {
 	c.hooks.Reconnected("session")
 	c.spawn(func() { // the next call finds the new one
 		if _, err := c.session(c.ctx); err == nil {
-			c.hooks.ListChanged() // a server that restarted may have other tools
+			c.hooks.renewed() // a server that restarted may have other tools
 		}
 	})
 }
@@ -170,7 +170,7 @@ func (c *httpConn) forget(s *session) {
 // connect decides the era and opens a session (SPEC §5.4).
 func (c *httpConn) connect(ctx context.Context) (*session, error) {
 	c.mu.Lock()
-	verdict := c.verdict
+	verdict, said := c.verdict, c.said
 	if verdict == "legacy" && time.Since(c.verdictT) > legacyVerdictAge {
 		verdict = ""
 	}
@@ -178,15 +178,19 @@ func (c *httpConn) connect(ctx context.Context) (*session, error) {
 	if c.s.Era == "modern" || c.s.Era == "legacy" {
 		verdict = c.s.Era
 	}
-	if verdict == "" {
+	switch {
+	case verdict == "":
 		var err error
-		if verdict, err = c.probe(ctx); err != nil {
+		if verdict, said, err = c.probe(ctx); err != nil {
 			return nil, err
 		}
+	case verdict == "modern" && said.caps == nil:
+		// The operator has settled the era; what the server has it must still say.
+		_, said, _ = c.probe(ctx)
 	}
 	var s *session
 	if verdict == "modern" {
-		s = &session{isModern: true, version: mcp.LatestModern}
+		s = &session{isModern: true, version: mcp.LatestModern, said: said}
 	} else {
 		var err error
 		if s, err = c.initialize(ctx); err != nil {
@@ -195,32 +199,33 @@ func (c *httpConn) connect(ctx context.Context) (*session, error) {
 	}
 	s.alive()
 	c.mu.Lock()
-	c.verdict, c.verdictT = verdict, time.Now()
+	c.verdict, c.verdictT, c.said = verdict, time.Now(), said
 	c.mu.Unlock()
+	c.hooks.introduced(s.said)
 	return s, nil
 }
 
 // probe asks with server/discover which era the server speaks. It never uses a
 // call: a lenient legacy server might run it.
-func (c *httpConn) probe(ctx context.Context) (string, error) {
+func (c *httpConn) probe(ctx context.Context) (verdict string, said intro, err error) {
 	id := c.nextID()
 	resp, err := c.post(ctx, nil, mcp.MethodDiscover, "", outgoingRequest(id, mcp.MethodDiscover, nil, true))
 	if err != nil {
-		return "", err
+		return "", said, err
 	}
 	defer resp.Body.Close()
 	switch s := resp.StatusCode; {
 	case s == http.StatusUnauthorized, s == http.StatusForbidden, s == http.StatusTooManyRequests,
 		s == http.StatusNotAcceptable, s == http.StatusUnsupportedMediaType:
-		return "", &statusError{Status: s}
+		return "", said, &statusError{Status: s}
 	case s >= 500:
 		// Some servers break on what they do not know. If this one is really
 		// down, initialize says so.
-		return "legacy", nil
+		return "legacy", said, nil
 	}
 	m, err := c.readAnswer(resp, id, c.s.Limits.Message)
 	if err != nil {
-		return "legacy", nil
+		return "legacy", said, nil
 	}
 	if m.Error.Ok() {
 		switch m.Code {
@@ -228,15 +233,19 @@ func (c *httpConn) probe(ctx context.Context) (string, error) {
 			// Only a modern server knows this code, but it may be one that serves
 			// sessions only here (Go SDK): it lists what it speaks.
 			if slices.ContainsFunc(supported(m.Error.Of(m.Raw)), func(v string) bool { return slices.Contains(mcp.ModernVersions, v) }) {
-				return "modern", nil
+				return "modern", said, nil
 			}
-			return "legacy", nil
+			return "legacy", said, nil
 		case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability:
-			return "modern", nil
+			return "modern", said, nil
 		}
-		return "legacy", nil // a modern server must implement it, so this is none
+		return "legacy", said, nil // a modern server must implement it, so this is none
 	}
-	return eraOf(m.Result.Of(m.Raw)), nil
+	result := m.Result.Of(m.Raw)
+	if verdict = eraOf(result); verdict == "modern" {
+		said = readIntro(result)
+	}
+	return verdict, said, nil
 }
 
 // eraOf reads a discover result. A server that answers it may still list
@@ -288,7 +297,7 @@ func (c *httpConn) initialize(ctx context.Context) (*session, error) {
 			s.version, _ = mcp.String(m.Value)
 		}
 	}
-	s.tasks = taskCapability(result)
+	s.tasks, s.said = taskCapability(result), readIntro(result)
 	if s.version != mcp.V20241105 && !slices.Contains(mcp.LegacyVersions, s.version) {
 		return nil, fmt.Errorf("the tool server speaks protocol version %q, which longcall does not", printable([]byte(s.version)))
 	}

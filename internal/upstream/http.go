@@ -57,6 +57,7 @@ type httpConn struct {
 	err      error         // of the last connect
 	verdict  string        // "modern" or "legacy", once known
 	verdictT time.Time     // of a legacy verdict: servers get upgraded
+	said     intro         // of a stateless server, as it said last
 	closed   bool
 	adopted  map[adoptedKey]*adopted // sessions of an earlier process that its calls still live in
 
@@ -77,6 +78,7 @@ type session struct {
 	proof    *proof       // under way; under httpConn.mu
 	stream   *standalone  // nil if not legacy
 	tasks    int          // legacy: what the server says of calls as tasks; see taskCapability
+	said     intro        // how the server introduced itself
 }
 
 func (s *session) alive() { s.proven.Store(time.Now().UnixNano()) }
@@ -213,6 +215,15 @@ func mediaType(r *http.Response) string {
 	return t // lower case (O16)
 }
 
+// meet connects, if need be.
+func (c *httpConn) meet(ctx context.Context) (intro, error) {
+	s, err := c.session(ctx)
+	if err != nil {
+		return intro{}, err
+	}
+	return s.said, nil
+}
+
 // request sends a short request and waits for its answer.
 func (c *httpConn) request(ctx context.Context, method string, params []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
@@ -283,7 +294,7 @@ func (c *httpConn) answer(resp *http.Response, sess *session, id string) ([]byte
 		sess.alive()
 	}
 	if m.Error.Ok() {
-		return nil, &rpcError{Code: m.Code, Text: m.ErrText}
+		return nil, m.RPC()
 	}
 	return bytes.Clone(m.Result.Of(m.Raw)), nil
 }

@@ -88,7 +88,7 @@ func (c *httpConn) ping(ctx context.Context, s *session) error {
 		method = mcp.MethodDiscover
 	}
 	_, err := c.ask(ctx, s, method, nil)
-	var rpc *rpcError
+	var rpc *mcp.RPCError
 	if errors.As(err, &rpc) {
 		return nil // whatever it said, it lives
 	}

@@ -38,34 +38,49 @@ type Pool struct {
 	servers  map[string]Server
 	names    []string // of servers, sorted; never changed in place
 	links    map[linkKey]*link
-	known    map[string][]mcp.Tool // last catalog of each server, from any connection or the disk
-	watchers map[int]func(server string)
+	known    map[string]*offer // of each configured server
+	watchers map[int]func(server string, change mcp.Change)
 	watchSeq int
 	stopped  bool
+
+	saving sync.Mutex // one file is written at a time
 }
 
 type linkKey struct{ server, principal, session string }
 
 // link is one connection and what the pool knows about it.
 type link struct {
-	conn    conn
-	server  Server
-	catalog *catalog
+	p        *Pool
+	key      linkKey
+	conn     conn
+	server   Server
+	ctx      context.Context // of its background work
+	cancel   context.CancelFunc
+	catalogs [len(mcp.ListKinds)]catalog
+
+	// Under Pool.mu.
+	said    intro
 	running int  // calls and requests under way
 	retired bool // closed when the last of them ends
 }
 
 func (l *link) isRetired() bool {
-	l.catalog.p.mu.Lock()
-	defer l.catalog.p.mu.Unlock()
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
 	return l.retired
+}
+
+// change is a change that came on the link, with whose connection it is.
+func (l *link) change(c mcp.Change) mcp.Change {
+	c.Principal, c.Session = l.key.principal, l.key.session
+	return c
 }
 
 // NewPool makes a pool; nothing connects before it is needed.
 func NewPool(opt Options) *Pool {
 	p := &Pool{
 		opt: opt, servers: map[string]Server{}, links: map[linkKey]*link{},
-		known: map[string][]mcp.Tool{}, watchers: map[int]func(string){},
+		known: map[string]*offer{}, watchers: map[int]func(string, mcp.Change){},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
@@ -94,9 +109,7 @@ func (p *Pool) SetServers(servers map[string]Server) {
 	for name := range servers {
 		if _, ok := p.servers[name]; !ok {
 			changed = append(changed, name)
-			if tools, err := p.load(name); err == nil {
-				p.known[name] = tools
-			}
+			p.known[name] = p.load(name)
 		}
 	}
 	for name := range p.known {
@@ -111,7 +124,9 @@ func (p *Pool) SetServers(servers map[string]Server) {
 	}
 	p.mu.Unlock()
 	for _, name := range changed {
-		p.changed(name)
+		for _, kind := range mcp.ListKinds {
+			p.changed(name, mcp.Change{List: kind})
+		}
 	}
 }
 
@@ -134,42 +149,74 @@ func (p *Pool) take(server string, who call.Caller) (*link, error) {
 	if p.stopped {
 		return nil, call.ErrStopping
 	}
+	k := p.key(server, who)
+	l := p.links[k]
+	if l == nil {
+		l = p.newLink(k, s)
+		p.links[k] = l
+	}
+	l.running++
+	return l, nil
+}
+
+// key says which connection to a server is the caller's. p.mu is held.
+func (p *Pool) key(server string, who call.Caller) linkKey {
 	k := linkKey{server: server}
-	switch s.Share {
+	switch p.servers[server].Share {
 	case "server":
 	case "session":
 		k.principal, k.session = who.Principal, who.Session
 	default:
 		k.principal = who.Principal
 	}
-	l := p.links[k]
-	if l == nil {
-		l = &link{server: s}
-		l.catalog = newCatalog(p, l)
-		hooks := Hooks{
-			Log:         p.opt.Log.With("server", s.Name),
-			ListChanged: l.catalog.invalidate,
-			TaskSupport: l.catalog.taskSupport,
-			Reconnected: func(result string) {
-				if o := p.opt.Observer; o != nil {
-					o.UpstreamReconnected(s.Name, result)
-				}
-			},
-			Restarted: func() {
-				if o := p.opt.Observer; o != nil {
-					o.UpstreamRestarted(s.Name)
-				}
-			},
-		}
-		if s.URL != "" {
-			l.conn = newHTTP(s, hooks)
-		} else {
-			l.conn = newStdio(s, hooks)
-		}
-		p.links[k] = l
+	return k
+}
+
+func (p *Pool) newLink(k linkKey, s Server) *link {
+	l := &link{p: p, key: k, server: s}
+	l.ctx, l.cancel = context.WithCancel(p.ctx)
+	for _, kind := range mcp.ListKinds {
+		c := &l.catalogs[kind]
+		c.p, c.l, c.kind = p, l, kind
 	}
-	l.running++
-	return l, nil
+	hooks := Hooks{
+		Log:         p.opt.Log.With("server", s.Name),
+		Introduced:  func(said intro) { p.introduced(l, said) },
+		ListChanged: l.listChanged,
+		Updated:     func(uri string) { p.changed(s.Name, l.change(mcp.Change{URI: uri})) },
+		Renewed:     l.renewed,
+		TaskSupport: l.catalogs[mcp.ListTools].taskSupport,
+		Reconnected: func(result string) {
+			if o := p.opt.Observer; o != nil {
+				o.UpstreamReconnected(s.Name, result)
+			}
+		},
+		Restarted: func() {
+			if o := p.opt.Observer; o != nil {
+				o.UpstreamRestarted(s.Name)
+			}
+		},
+	}
+	if s.URL != "" {
+		l.conn = newHTTP(s, hooks)
+	} else {
+		l.conn = newStdio(s, hooks)
+	}
+	return l
+}
+
+// listChanged takes a notification of the server.
+func (l *link) listChanged(kinds []mcp.ListKind) {
+	for _, kind := range kinds {
+		l.catalogs[kind].invalidate()
+	}
+}
+
+// renewed is called when the server may have changed without telling us.
+func (l *link) renewed() {
+	for i := range l.catalogs {
+		l.catalogs[i].outdated()
+	}
 }
 
 // spawn runs f in the background, unless the pool has stopped.
@@ -194,6 +241,7 @@ func (p *Pool) done(l *link) {
 
 // closeLater closes a retired link in the background. p.mu is held.
 func (p *Pool) closeLater(l *link) {
+	l.cancel()
 	p.wg.Go(func() { l.conn.close(p.ctx) })
 }
 
@@ -229,7 +277,7 @@ func (p *Pool) EndSession(principal, session string) {
 	}
 }
 
-// Warm connects every server for a principal and reads its tools, in the
+// Warm connects every server for a principal and reads its lists, in the
 // background, so that the first agent finds them.
 func (p *Pool) Warm(principal string) {
 	for _, name := range p.Servers() {
@@ -240,15 +288,17 @@ func (p *Pool) Warm(principal string) {
 			continue // such a connection belongs to an agent's session
 		}
 		if l, err := p.take(name, call.Caller{Principal: principal}); err == nil {
-			l.catalog.refresh()
+			for i := range l.catalogs {
+				l.catalogs[i].refresh()
+			}
 			p.done(l)
 		}
 	}
 }
 
-// Watch calls f whenever a server's tools changed, until stop is called. f
-// must not block.
-func (p *Pool) Watch(f func(server string)) (stop func()) {
+// Watch calls f whenever one of a server's lists or a resource that somebody has
+// subscribed to has changed, until stop is called. f must not block.
+func (p *Pool) Watch(f func(server string, change mcp.Change)) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.watchSeq++
@@ -261,12 +311,12 @@ func (p *Pool) Watch(f func(server string)) (stop func()) {
 	}
 }
 
-func (p *Pool) changed(server string) {
+func (p *Pool) changed(server string, change mcp.Change) {
 	p.mu.Lock()
 	fs := slices.Collect(maps.Values(p.watchers))
 	p.mu.Unlock()
 	for _, f := range fs {
-		f(server)
+		f(server, change)
 	}
 }
 

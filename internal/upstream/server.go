@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
 )
 
 // Server is one configured tool server. Exactly one of URL and Command is set.
@@ -37,13 +38,46 @@ type Server struct {
 
 // Hooks tell the outside about a connection. They must not block.
 type Hooks struct {
-	ListChanged func()              // the server's tool list changed
-	Reconnected func(result string) // "session", "resumed", "lost": an upstream connection was renewed
-	Restarted   func()              // a process was started again
+	Introduced  func(s intro)              // a session was opened, a process started, or a stateless server asked
+	ListChanged func(kinds []mcp.ListKind) // the server says that these lists changed
+	Updated     func(uri string)           // it says that a resource changed
+	Renewed     func()                     // the connection was lost for a time: what changed meanwhile was not heard
+	Reconnected func(result string)        // "session", "resumed", "lost": an upstream connection was renewed
+	Restarted   func()                     // a process was started again
 	Log         *slog.Logger
 	// TaskSupport is what the server's list says of a tool's execution as a
 	// task: "required", "optional", or anything else. It may wait for the list.
 	TaskSupport func(ctx context.Context, tool string) string
+}
+
+func (h *Hooks) introduced(s intro) {
+	if h.Introduced != nil {
+		h.Introduced(s)
+	}
+}
+
+func (h *Hooks) renewed() {
+	if h.Renewed != nil {
+		h.Renewed()
+	}
+}
+
+// told passes on a notification that belongs to the connection and to no call;
+// false if it is none.
+func (h *Hooks) told(m *mcp.Message) bool {
+	if kinds := mcp.ListsChanged(m.Method); kinds != nil {
+		if h.ListChanged != nil {
+			h.ListChanged(kinds)
+		}
+		return true
+	}
+	if m.Method != mcp.MethodUpdated {
+		return false
+	}
+	if uri, ok := mcp.String(m.URI.Of(m.Raw)); ok && h.Updated != nil {
+		h.Updated(uri)
+	}
+	return true
 }
 
 // conn is one connection to a tool server: a session, a process, or nothing
@@ -51,22 +85,16 @@ type Hooks struct {
 type conn interface {
 	// call carries one call; see call.Runner.Run.
 	call(ctx context.Context, x *call.Exec) call.Answer
+	// meet connects, if need be, and says how the server introduced itself.
+	meet(ctx context.Context) (intro, error)
 	// request sends a short request and returns the raw result. A JSON-RPC
-	// error is an *rpcError.
+	// error is an *mcp.RPCError.
 	request(ctx context.Context, method string, params []byte) (result []byte, err error)
 	// modern says which era the server speaks, after a request or call worked.
 	modern() bool
 	// close ends the connection in an orderly way and waits, bounded by ctx.
 	close(ctx context.Context)
 }
-
-// rpcError is a JSON-RPC error of a tool server.
-type rpcError struct {
-	Code int
-	Text string
-}
-
-func (e *rpcError) Error() string { return fmt.Sprintf("tool server error %d: %s", e.Code, e.Text) }
 
 // The functions that make answers are not inlined: their parts would lie on the
 // stack of every parked call.

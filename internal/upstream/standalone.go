@@ -178,8 +178,7 @@ func (s *standalone) handle(data []byte) {
 		if x, ok := s.c.pending.Load(token); ok {
 			x.(*exchange).progressB(&m)
 		}
-	case m.Method == mcp.MethodToolsChanged:
-		s.c.hooks.ListChanged()
+	case s.c.hooks.told(&m):
 	case m.Method == methodTaskStatus:
 		s.c.tasks.word(&m)
 	default:

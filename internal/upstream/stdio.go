@@ -138,6 +138,15 @@ func (c *stdioConn) notInTime(limit time.Duration) call.Answer {
 	return a
 }
 
+// meet starts the process, if need be.
+func (c *stdioConn) meet(ctx context.Context) (intro, error) {
+	l, err := c.ready(ctx)
+	if err != nil {
+		return intro{}, err
+	}
+	return l.wire.said, nil
+}
+
 // request sends a short request. It has no effects, so it may be sent to a
 // second process if the first ended.
 func (c *stdioConn) request(ctx context.Context, method string, params []byte) ([]byte, error) {
@@ -162,14 +171,14 @@ func (c *stdioConn) request(ctx context.Context, method string, params []byte) (
 	}
 }
 
-// result is the raw result, or the *rpcError.
+// result is the raw result, or the *mcp.RPCError.
 func (r *response) result() ([]byte, error) {
-	if r.failed {
-		return nil, &rpcError{Code: r.code, Text: r.text}
-	}
 	m, err := mcp.Parse(r.body)
 	if err != nil {
 		return nil, err
+	}
+	if r.failed {
+		return nil, m.RPC()
 	}
 	return m.Result.Of(m.Raw), nil
 }
@@ -251,8 +260,12 @@ func (c *stdioConn) live(st *starting) {
 	if err != nil {
 		return
 	}
-	if again && c.hooks.Restarted != nil {
-		c.hooks.Restarted()
+	c.hooks.introduced(l.wire.said)
+	if again {
+		if c.hooks.Restarted != nil {
+			c.hooks.Restarted()
+		}
+		c.hooks.renewed()
 	}
 	<-l.over
 	c.mu.Lock()

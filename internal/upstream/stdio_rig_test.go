@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
 )
 
 // unkept is a log that keeps nothing: events are read from memory.
@@ -77,7 +78,7 @@ func childServer(flags string) Server {
 func newRig(t testing.TB, s Server) *rig {
 	r := &rig{t: t}
 	r.conn = newStdio(s, Hooks{
-		ListChanged: func() { r.changed.Add(1) },
+		ListChanged: func([]mcp.ListKind) { r.changed.Add(1) },
 		Restarted:   func() { r.again.Add(1) },
 		Log:         slog.New(slog.NewTextHandler(&r.logs, nil)),
 	})

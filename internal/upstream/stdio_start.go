@@ -229,6 +229,7 @@ func (h *hello) initialized(r *response) error {
 	}
 	h.life.wire.modern = false
 	h.life.wire.canTask = taskCapability(result) > 0
+	h.life.wire.said = readIntro(result)
 	h.life.wire.send([]byte(`{"jsonrpc":"2.0","method":"` + mcp.MethodInitialized + `"}`))
 	return nil
 }
@@ -293,7 +294,8 @@ func (h *hello) opened(r *response) {
 	if err != nil {
 		return
 	}
-	if tools := member(member(result, "capabilities"), "tools"); string(member(tools, "listChanged")) == "true" {
+	w.said = readIntro(result)
+	if w.said.says("tools", "listChanged") {
 		w.mu.Lock()
 		id := w.nameLocked()
 		w.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
 )
 
 // P13: ten calls, one process, whose state is kept; after a crash a new one,
@@ -469,7 +470,7 @@ func TestStdioRequests(t *testing.T) {
 		t.Error(err)
 	}
 	r = newRig(t, childServer("legacy nolist"))
-	var rpc *rpcError
+	var rpc *mcp.RPCError
 	if _, err := r.conn.request(t.Context(), "tools/list", nil); !errors.As(err, &rpc) || rpc.Code != -32050 {
 		t.Errorf("got %v", err)
 	}

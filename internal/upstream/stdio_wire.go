@@ -35,6 +35,7 @@ type wire struct {
 
 	// legacy: calls can be sent as tasks; set by the handshake
 	canTask bool
+	said    intro // how the server introduced itself; set by the handshake
 
 	mu      sync.Mutex
 	serial  uint64
@@ -346,10 +347,8 @@ func (w *wire) notification(m *mcp.Message) {
 		w.emit(p, call.KindMessage, mcp.OneLine(bytes.Clone(m.Raw)), -1)
 	case methodTaskStatus:
 		w.tasks.word(m)
-	case mcp.MethodToolsChanged:
-		if w.hooks.ListChanged != nil {
-			w.hooks.ListChanged()
-		}
+	default:
+		w.hooks.told(m)
 	}
 }
 

@@ -198,8 +198,7 @@ func (x *exchange) take(m *mcp.Message, cursor []byte) (a call.Answer, done bool
 			other.(*exchange).progress(m, nil)
 		}
 		return a, false // a token that we never gave is nobody's (O6)
-	case m.Method == mcp.MethodToolsChanged:
-		x.c.hooks.ListChanged()
+	case x.c.hooks.told(m):
 		return a, false
 	case m.Method == methodTaskStatus:
 		x.c.tasks.word(m)

@@ -26,6 +26,9 @@ type Options struct {
 	NoStream  bool   // legacy: a GET is answered with 405
 	JSON      bool   // tools/call is answered as JSON instead of SSE
 	Tools     string // raw JSON array of a tools/list; empty means the tool "work"
+	// Capabilities is a raw JSON object; empty means tools only. Instructions
+	// are none if empty.
+	Capabilities, Instructions string
 
 	// On has handlers for what the case is about, by JSON-RPC method, or by
 	// HTTP method ("GET", "DELETE"). All else gets the usual answer.

@@ -50,15 +50,25 @@ func usualReply(r *Request, opt Options) string {
 	if tools == "" {
 		tools = "[" + WorkTool + "]"
 	}
+	caps, says := opt.Capabilities, ""
+	if opt.Instructions != "" {
+		says = `,"instructions":` + Quote(opt.Instructions)
+	}
 	switch r.Method {
 	case "initialize":
 		v := opt.Version
 		if r.Version < v || modern(v) {
 			v = min(r.Version, Legacy)
 		}
-		return r.Result(`{"protocolVersion":"` + v + `","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"up","version":"1"}}`)
+		if caps == "" {
+			caps = `{"tools":{"listChanged":true}}`
+		}
+		return r.Result(`{"protocolVersion":"` + v + `","capabilities":` + caps + `,"serverInfo":{"name":"up","version":"1"}` + says + `}`)
 	case "server/discover":
-		return r.Result(`{"supportedVersions":["` + Modern + `"],"capabilities":{"tools":{}},` +
+		if caps == "" {
+			caps = `{"tools":{}}`
+		}
+		return r.Result(`{"supportedVersions":["` + Modern + `"],"capabilities":` + caps + says + `,` +
 			`"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"up","version":"1"}}` + cache + `}`)
 	case "ping":
 		return r.Result(`{}`)

@@ -286,21 +286,21 @@ func (c *Client) Tools(ctx context.Context) ([]Tool, error) {
 		if err != nil {
 			return nil, err
 		}
-		page, next, err := mcp.Tools(result)
+		page, err := mcp.ReadPage(mcp.ListTools, result)
 		if err != nil {
 			return nil, err
 		}
-		for _, t := range page {
+		for _, t := range page.Entries {
 			tool := Tool{Raw: t.Raw}
 			if err := json.Unmarshal(t.Raw, &tool); err != nil {
 				tool = Tool{Name: t.Name, Raw: t.Raw} // odd, but callable
 			}
 			all = append(all, tool)
 		}
-		if next == "" {
+		if page.Next == "" {
 			return all, nil
 		}
-		cursor = next
+		cursor = page.Next
 	}
 	return nil, fmt.Errorf("the tool list has more than %d pages", maxPages)
 }
