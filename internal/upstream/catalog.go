@@ -52,7 +52,7 @@ type catalog struct {
 
 // List is a server's list of a kind as the caller's connection sees it. It is
 // answered from the last known list at once; only the very first waits, and not
-// for ever. A server without the capability has an empty list, and is not asked.
+// for ever. A server without the capability has an empty list, and is not asked, but for tools.
 // The listing is not fresh when it is old or unknown, with the reason in err.
 func (p *Pool) List(ctx context.Context, who call.Caller, server string, kind mcp.ListKind) (mcp.Listing, error) {
 	l, err := p.take(server, who)
@@ -236,7 +236,8 @@ func (c *catalog) list(ctx context.Context) (all mcp.Page, err error) {
 	if err != nil {
 		return all, err
 	}
-	if !said.offers(c.kind.Capability()) {
+	// Tools are asked for in any case: some servers have them and do not say so.
+	if c.kind != mcp.ListTools && !said.offers(c.kind.Capability()) {
 		return all, nil
 	}
 	var params []byte
