@@ -98,7 +98,7 @@ func rules(c *config.Config) *policy.Rules {
 
 func limits(c *config.Config) call.Limits {
 	return call.Limits{
-		Connect: c.Limits.Connect, FirstByte: c.Limits.FirstByte, Idle: c.Limits.Idle, Total: c.Limits.Total,
+		Connect: c.Limits.Connect, FirstByte: c.Limits.FirstByte, Idle: c.Limits.Idle, Total: c.Limits.Total, Answer: c.Limits.Answer,
 		Message: int64(c.Limits.Message), Call: int64(c.Limits.Call),
 		PerServer: c.Limits.Concurrent, PerPrincipal: c.Limits.PerPrincipal,
 	}
@@ -106,7 +106,7 @@ func limits(c *config.Config) call.Limits {
 
 func overrides(l config.LimitOverrides, relay config.Relay, gone config.OnDisconnect, grace *time.Duration, handOff config.HandOff, attach config.Attach) policy.Overrides {
 	return policy.Overrides{
-		Connect: l.Connect, FirstByte: l.FirstByte, Idle: l.Idle, Total: l.Total,
+		Connect: l.Connect, FirstByte: l.FirstByte, Idle: l.Idle, Total: l.Total, Answer: l.Answer,
 		Message: (*int64)(l.Message), Call: (*int64)(l.Call),
 		Relay: policy.Relay(relay), OnDisconnect: policy.OnDisconnect(gone), Grace: grace,
 		HandOff: policy.HandOff(handOff), Attach: policy.Attach(attach),

@@ -3,21 +3,54 @@ package call
 import (
 	"encoding/json"
 	"slices"
+	"time"
 )
 
 // maxAnswers is how many answers may wait for a call's runner; one more gives
 // ErrFull.
 const maxAnswers = 16
 
+// maxPulses is how many signs of an agent at work on a question wait for the
+// runner; one more is dropped, since the next says the same.
+const maxPulses = 4
+
+// Pulse is a sign that somebody works on an answer: progress of the agent on one
+// request.
+type Pulse struct {
+	Key      string // of the request
+	Progress []byte // the agent's notifications/progress, raw
+}
+
 // Asked gives the input requests that wait for an answer now, a JSON object by
 // key; nil if there are none.
 func (c *Call) Asked() []byte {
+	requests, _ := c.Question()
+	return requests
+}
+
+// Question is Asked, with the runner's own words for how an answer can still be
+// used when this call is no more; nil if it cannot. See Exec.Ask.
+func (c *Call) Question() (requests, state []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ending {
-		return nil
+	if c.ending || c.asked == nil {
+		return nil, nil
 	}
-	return c.asked
+	return c.asked, c.askState
+}
+
+// Pulse tells the runner that somebody works on an answer. It does not wait, and
+// may be lost.
+func (c *Call) Pulse(p Pulse) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ending || c.pulses == nil {
+		return
+	}
+	select {
+	case c.pulses <- p:
+	default:
+	}
 }
 
 // Answer gives input responses, a JSON object by key, to the call; keys is a
@@ -37,12 +70,42 @@ func (c *Call) Answer(responses, keys []byte) error {
 	select {
 	case c.answers <- responses:
 		c.settled(keys)
-		c.asked = c.open(c.asked)
 		c.appendLocked(Event{Kind: KindAnswer, Hole: -1, Body: keys})
+		c.ask(c.open(c.asked))
 		return nil
 	default:
 		return ErrFull
 	}
+}
+
+// ask notes what the call waits for from now on: nil is nothing. While it waits,
+// its time stands still (SPEC §2.4). c.mu is held.
+func (c *Call) ask(requests []byte) {
+	was := c.asked
+	c.asked = requests
+	switch {
+	case requests != nil:
+		c.appendLocked(Event{Kind: KindAsk, Hole: -1, Body: requests})
+	case was != nil:
+		c.appendLocked(Event{Kind: KindAsk, Hole: -1, Body: []byte("{}")})
+	}
+	switch now := time.Now(); {
+	case was == nil && requests != nil:
+		c.askedAt = now
+		if c.total != nil {
+			c.total.Stop()
+		}
+	case was != nil && requests == nil:
+		c.waited += now.Sub(c.askedAt)
+		if c.total != nil {
+			c.total.Reset(time.Until(c.overdueAt()))
+		}
+	}
+}
+
+// overdueAt is when limits.total ends the call, if it does not wait; c.mu is held.
+func (c *Call) overdueAt() time.Time {
+	return c.rec.Started.Add(c.rec.Limits.Total + c.waited)
 }
 
 // settled notes keys, a JSON array, whose answers wait for the runner; c.mu is held.

@@ -94,6 +94,9 @@ const (
 	Replayed          How = "replayed"
 	Slow              How = "slow"
 	ShutDown          How = "shutdown"
+	// Asked says that the agent was told what the tool asks, and comes back with
+	// the answer (SPEC §4.1): nothing has ended.
+	Asked How = "asked"
 )
 
 // Event is one fact about a call. Events of a call are contiguous from 1 and
@@ -122,7 +125,7 @@ type End struct {
 	ToolError bool   // the tool's own isError, with outcome completed
 	Code      int    // JSON-RPC error code, with outcome failed
 	By        string // who cancelled or denied: "agent", "operator", "disconnect", "policy", "shutdown"
-	Limit     string // which limit: "connect", "first_byte", "idle", "total", "message_bytes", "call_bytes", "concurrency"
+	Limit     string // which limit: "connect", "first_byte", "idle", "total", "answer", "message_bytes", "call_bytes", "concurrency"
 	Text      string // what happened and what to do, for people and models; empty if the tool answered
 }
 
@@ -131,7 +134,8 @@ type Limits struct {
 	Connect   time.Duration // until the tool server's session or process is there
 	FirstByte time.Duration // from dispatch to the first byte of an answer
 	Idle      time.Duration // longest silence; reset by progress, messages and answered pings
-	Total     time.Duration // from acceptance to the end; never reset
+	Total     time.Duration // from acceptance to the end, less the time in which the call waited for answers
+	Answer    time.Duration // how long a question of the tool waits for its answer; see Attended
 	Message   int64         // bytes of one message from the tool server
 	Call      int64         // bytes of all messages of the call
 
@@ -183,6 +187,10 @@ type Spec struct {
 	Request   []byte
 	Arguments []byte
 	Digest    string // of the canonical arguments, hex
+	// State and Answers go on with a request that the tool server had answered
+	// with a question, in a call that has ended since: see Exec.Ask. Answers are
+	// input responses by key, a JSON object. They live in memory until dispatch.
+	State, Answers []byte
 
 	// Attach says when an equal call takes this request instead of a new one.
 	// It is not stored.

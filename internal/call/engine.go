@@ -124,6 +124,11 @@ type Call struct {
 	wakes     []chan struct{}
 
 	asked      []byte          // input requests that wait for an answer, as in KindAsk
+	askState   []byte          // of them: see Exec.Ask
+	askedAt    time.Time       // since when it has waited without a break; under asked
+	waited     time.Duration   // for answers, before that
+	total      *time.Timer     // of limits.total; nil if there is none
+	pulses     chan Pulse      // for the runner; nil until it asked
 	answered   map[string]bool // keys of answers that the runner has not taken
 	answers    chan []byte     // for the runner; nil until it asked
 	resume     *Resume         // of an adopted call
@@ -278,12 +283,11 @@ func (e *Engine) run(c *Call) {
 	ctx := c.ctx
 	defer e.wg.Done()
 	defer c.cancel(nil)
-	if d := c.rec.Limits.Total; d > 0 {
-		t := time.AfterFunc(time.Until(c.rec.Started.Add(d)), func() {
-			c.end(&Cause{End{Outcome: TimedOut, Limit: "total", Text: fmt.Sprintf(
-				"Stopped after %s, the limit for the whole call (limits.total). The tool server was told to cancel; what it had done by then may have taken effect. Check before you call it again.", d)}})
-		})
-		defer t.Stop()
+	if c.rec.Limits.Total > 0 {
+		c.mu.Lock()
+		c.total = time.AfterFunc(time.Until(c.overdueAt()), c.overdue)
+		c.mu.Unlock()
+		defer c.total.Stop()
 	}
 	x := &Exec{c: c, ctx: ctx, Spec: &c.rec.Spec, ID: c.rec.ID, Limits: c.rec.Limits, Resume: c.resume}
 	if c.resume != nil {
@@ -301,6 +305,17 @@ func (e *Engine) run(c *Call) {
 	if a.Release != nil {
 		a.Release()
 	}
+}
+
+// overdue ends a call at limits.total, unless it waits for an answer just now.
+func (c *Call) overdue() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asked != nil || time.Now().Before(c.overdueAt()) {
+		return // the clock was stopped, or set again, while it went off
+	}
+	c.cancel(&Cause{End{Outcome: TimedOut, Limit: "total", Text: fmt.Sprintf(
+		"Stopped after %s, the limit for the whole call (limits.total). The tool server was told to cancel; what it had done by then may have taken effect. Check before you call it again.", c.rec.Limits.Total)}})
 }
 
 // finish decides the end, stores it, and shows it: in this order (I4).

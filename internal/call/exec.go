@@ -35,6 +35,7 @@ func (x *Exec) Dispatched() error {
 	c.rec.Dispatched = time.Now()
 	c.appendLocked(Event{Kind: KindDispatched, Hole: -1})
 	c.rec.Request, x.Spec.Request = nil, nil // sent: never needed again, also in a copy of the Spec
+	c.rec.State, c.rec.Answers = nil, nil
 	return nil
 }
 
@@ -51,25 +52,30 @@ func (x *Exec) Address(body []byte) {
 
 // Ask shows the input requests that the tool server waits for now, a JSON object
 // by key; nil or {} if it waits for none any more. Those whose answers the runner
-// has still to take from Answers are left out.
-func (x *Exec) Ask(requests []byte) {
+// has still to take from Answers are left out. While something is asked, the clock
+// of limits.total stands.
+//
+// state is the runner's own: with it as Spec.State, another call goes on with
+// answers to these requests, should this one have ended meanwhile. nil says that
+// the tool server waits in this call, and nowhere else.
+func (x *Exec) Ask(requests, state []byte) {
 	c := x.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.ending {
+		return
+	}
 	if string(requests) == "{}" {
 		requests = nil
 	}
 	if len(c.answers) == 0 {
 		clear(c.answered) // from here on the runner knows best
 	}
-	requests = c.open(requests)
-	c.asked = requests
 	if c.answers == nil {
-		c.answers = make(chan []byte, maxAnswers)
+		c.answers, c.pulses = make(chan []byte, maxAnswers), make(chan Pulse, maxPulses)
 	}
-	if requests != nil {
-		c.appendLocked(Event{Kind: KindAsk, Hole: -1, Body: requests})
-	}
+	c.askState = state
+	c.ask(c.open(requests))
 }
 
 // Answers gives what agents answered to the requests of Ask: JSON objects of
@@ -79,6 +85,24 @@ func (x *Exec) Answers() <-chan []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.answers
+}
+
+// Pulses gives signs that agents work on their answers. It is nil before the
+// first Ask.
+func (x *Exec) Pulses() <-chan Pulse {
+	c := x.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pulses
+}
+
+// Attended says whether the request of an agent reads the call now, so that there
+// is somebody to be asked.
+func (x *Exec) Attended() bool {
+	c := x.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.readers > c.watchers
 }
 
 // FirstByte notes the first byte of the tool server's answer.

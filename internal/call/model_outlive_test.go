@@ -251,7 +251,7 @@ func (l *life) Run(ctx context.Context, x *call.Exec) call.Answer {
 		if n > 0 && asked != len(questions) {
 			asked = len(questions)
 			b, _ := json.Marshal(questions)
-			x.Ask(b)
+			x.Ask(b, nil)
 		}
 		if result != nil {
 			return *result

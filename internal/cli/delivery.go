@@ -110,6 +110,8 @@ func (t *timeline) deliveries(list []call.Delivery) {
 		switch d.How {
 		case call.HandedOff:
 			s += "; the agent was told to ask later"
+		case call.Asked:
+			s += "; the agent was told what the tool asks, and comes back with the answer"
 		case call.Replayed:
 			s += "; it had asked for an equal call"
 		}

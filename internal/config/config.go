@@ -105,6 +105,7 @@ type Limits struct {
 	FirstByte time.Duration `yaml:"first_byte"`
 	Idle      time.Duration `yaml:"idle"`
 	Total     time.Duration `yaml:"total"`
+	Answer    time.Duration `yaml:"answer"`
 	Message   Size          `yaml:"message"`
 	Call      Size          `yaml:"call"`
 
@@ -119,6 +120,7 @@ type LimitOverrides struct {
 	FirstByte *time.Duration `yaml:"first_byte"`
 	Idle      *time.Duration `yaml:"idle"`
 	Total     *time.Duration `yaml:"total"`
+	Answer    *time.Duration `yaml:"answer"`
 	Message   *Size          `yaml:"message"`
 	Call      *Size          `yaml:"call"`
 }
@@ -257,7 +259,9 @@ func defaults(getenv func(string) (string, bool)) *Config {
 			Idle: 5 * time.Minute,
 			// A hard end is required (SPEC §2.4). Two hours hold every plain
 			// tool; what takes longer is named by the operator.
-			Total:        2 * time.Hour,
+			Total: 2 * time.Hour,
+			// A person has to see the question first (SPEC §7.8, park_ttl).
+			Answer:       5 * time.Minute,
 			Message:      16 << 20,
 			Call:         64 << 20,
 			Concurrent:   1000,

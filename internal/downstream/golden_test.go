@@ -193,7 +193,7 @@ func goldenRig(t *testing.T) *rig {
 	r.tools["ask"] = func(ctx context.Context, x *call.Exec) call.Answer {
 		_ = x.Dispatched()
 		_ = progress(x, `"progress":1,"total":2`)
-		x.Ask([]byte(`{"sure":{"method":"elicitation/create","params":{"message":"Sure?"}},"why":{"method":"elicitation/create","params":{"message":"Why?"}}}`))
+		x.Ask([]byte(`{"sure":{"method":"elicitation/create","params":{"message":"Sure?"}},"why":{"method":"elicitation/create","params":{"message":"Why?"}}}`), nil)
 		for range 2 {
 			select {
 			case <-x.Answers():

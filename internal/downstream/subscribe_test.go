@@ -131,9 +131,9 @@ func TestListenTask(t *testing.T) {
 				_ = x.Emit(call.Event{Kind: call.KindMessage, Hole: -1, Body: []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"x"}}`)})
 			}
 			time.Sleep(10 * time.Second)
-			x.Ask([]byte(`{"k":{"method":"elicitation/create"}}`))
+			x.Ask([]byte(`{"k":{"method":"elicitation/create"}}`), nil)
 			<-x.Answers()
-			x.Ask(nil)
+			x.Ask(nil, nil)
 			time.Sleep(150 * time.Millisecond)
 			return reply(x, okResult)
 		}

@@ -82,9 +82,9 @@ type Tool struct {
 // Overrides replace what the level above says, field by field; nil and empty
 // leave it. Zero behind a pointer means no limit.
 type Overrides struct {
-	Connect, FirstByte, Idle, Total *time.Duration
-	Message, Call                   *int64
-	Concurrent                      *int // of a server; a tool's is ignored
+	Connect, FirstByte, Idle, Total, Answer *time.Duration
+	Message, Call                           *int64
+	Concurrent                              *int // of a server; a tool's is ignored
 
 	Relay        Relay
 	OnDisconnect OnDisconnect
@@ -153,6 +153,7 @@ func (d *Decision) apply(o *Overrides) {
 	set(&d.Limits.FirstByte, o.FirstByte)
 	set(&d.Limits.Idle, o.Idle)
 	set(&d.Limits.Total, o.Total)
+	set(&d.Limits.Answer, o.Answer)
 	set(&d.Limits.Message, o.Message)
 	set(&d.Limits.Call, o.Call)
 	set(&d.Grace, o.Grace)

@@ -89,7 +89,7 @@ func (t *Telemetry) RequestEnded(q *Request) {
 	switch {
 	case q.End != nil:
 		l.end(q.End)
-	case q.How == call.HandedOff:
+	case q.How == call.HandedOff, q.How == call.Asked:
 		l.str("outcome", "running")
 	}
 	l.str("delivery", string(q.How))
@@ -130,6 +130,8 @@ func ending(q *Request) (level slog.Level, event, text string) {
 		return slog.LevelInfo, "abort", "request aborted: longcall is stopping"
 	case call.HandedOff:
 		return slog.LevelInfo, "completion", "request handed off: the call goes on"
+	case call.Asked:
+		return slog.LevelInfo, "completion", "request answered with a question of the tool: the call waits for input"
 	case "":
 		return slog.LevelInfo, "completion", "request ended: the client cancelled the call"
 	}

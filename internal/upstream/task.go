@@ -396,7 +396,7 @@ func (t *task) question(requests []byte) {
 		return
 	}
 	t.asked = open
-	t.x.Ask(mcp.OneLine(bytes.Clone(open)))
+	t.x.Ask(mcp.OneLine(bytes.Clone(open)), nil)
 }
 
 // update passes on what agents answered. ok is false if it has to be done again.

@@ -13,7 +13,7 @@ import (
 // Only append.
 var (
 	outcomes = []call.Outcome{call.Running, call.Completed, call.Failed, call.Cancelled, call.TimedOut, call.Denied, call.Interrupted}
-	hows     = []call.How{"", call.Delivered, call.AbortedDownstream, call.HandedOff, call.Replayed, call.Slow, call.ShutDown}
+	hows     = []call.How{"", call.Delivered, call.AbortedDownstream, call.HandedOff, call.Replayed, call.Slow, call.ShutDown, call.Asked}
 )
 
 func number[T comparable](list []T, v T) (int64, error) {
@@ -70,6 +70,7 @@ func appendLimits(b []byte, l call.Limits) []byte {
 	add("first_byte", l.FirstByte.Microseconds())
 	add("idle", l.Idle.Microseconds())
 	add("total", l.Total.Microseconds())
+	add("answer", l.Answer.Microseconds())
 	add("message", l.Message)
 	add("call", l.Call)
 	add("per_server", int64(l.PerServer))
@@ -89,6 +90,7 @@ func parseLimits(s string) (l call.Limits, err error) {
 		FirstByte    int64 `json:"first_byte"`
 		Idle         int64 `json:"idle"`
 		Total        int64 `json:"total"`
+		Answer       int64 `json:"answer"`
 		Message      int64 `json:"message"`
 		Call         int64 `json:"call"`
 		PerServer    int   `json:"per_server"`
@@ -102,6 +104,7 @@ func parseLimits(s string) (l call.Limits, err error) {
 		FirstByte: time.Duration(v.FirstByte) * time.Microsecond,
 		Idle:      time.Duration(v.Idle) * time.Microsecond,
 		Total:     time.Duration(v.Total) * time.Microsecond,
+		Answer:    time.Duration(v.Answer) * time.Microsecond,
 		Message:   v.Message, Call: v.Call, PerServer: v.PerServer, PerPrincipal: v.PerPrincipal,
 	}, nil
 }
