@@ -15,6 +15,13 @@ func (a *attachment) owed(end *call.End) bool {
 
 // response is the message that answers the request, and what to cut in it.
 func (a *attachment) response(ev *call.Event) (body []byte, cuts []cut) {
+	if a.shell && ev.End.Outcome != call.Denied {
+		body = a.commandEnd(ev)
+		if a.result {
+			return a.taskEnd(ev.End, body, nil)
+		}
+		return body, nil
+	}
 	body = ev.Body
 	if body == nil || ev.Hole < 0 || ev.Hole >= len(body) || !a.modern && asksForInput(body) {
 		body = ownWords(a.id, ownEnd(ev), a.call.ID(), a.modern)

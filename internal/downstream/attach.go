@@ -24,6 +24,8 @@ type attachment struct {
 	logs     int  // lowest level of log messages that it wants
 	wantLogs bool // whether it wants any
 	policy   Decision
+	shell    bool       // the call is one of the shell
+	plan     *ShellPlan // of the request that made such a call; nil for other readers
 
 	session *session // legacy only
 	key     string   // of the request in its session
@@ -31,13 +33,15 @@ type attachment struct {
 
 	handing          func() // ends Call.HandingOff; nil if the call was not handed off
 	join             call.Join
-	from             string    // not empty: the event id that a GET goes on from
-	prefix           []byte    // of event ids; nil if the stream cannot be resumed
-	task             bool      // the request can be answered with a task
-	asTask           bool      // it asked for one, as 2025-11-25 has it: see createTask
-	result, original bool      // see showsResult
-	due              time.Time // when the call is handed off; zero if never
-	ends             time.Time // when the connection is closed as planned; zero if never
+	from             string                  // not empty: the event id that a GET goes on from
+	prefix           []byte                  // of event ids; nil if the stream cannot be resumed
+	task             bool                    // the request can be answered with a task
+	asTask           bool                    // it asked for one, as 2025-11-25 has it: see createTask
+	result, original bool                    // see showsResult
+	stop             context.CancelCauseFunc // of a call of the shell in a session, see letGo
+	ready            bool                    // the command is what its ready_pattern waits for
+	due              time.Time               // when the call is handed off; zero if never
+	ends             time.Time               // when the connection is closed as planned; zero if never
 
 	after    uint64
 	line     line
@@ -47,7 +51,9 @@ type attachment struct {
 	lastData time.Time // when a message was written last
 	buf      *[]byte   // from buffers, while there is something in it
 	d        call.Delivery
-	own      owner // not nil: it does all this instead
+	batched  bool   // the answer is a part of another: see collect
+	kept     []byte // it, if the call was handed off
+	own      owner  // not nil: it does all this instead
 }
 
 // buffers are lent to attachments while they have something to write: a parked
@@ -118,8 +124,9 @@ func (a *attachment) begin(kind string) {
 
 func (a *attachment) finish() {
 	a.give()
+	a.released()
 	if a.session != nil {
-		a.session.detach(a.key, a.entry, a.d.How != "" && a.d.How != call.Delivered)
+		a.session.detach(a.key, a.entry, a.d.How != "" && a.d.How != call.Delivered && a.stop == nil)
 	}
 	out := &a.x.out
 	a.d.Ended, a.d.Bytes = time.Now(), out.bytes
@@ -234,11 +241,19 @@ var (
 
 // beat is the silence after which the call's events are interrupted.
 func (a *attachment) beat() time.Duration {
-	set := a.x.set
-	if a.token != nil && set.Progress > 0 && (set.Comment <= 0 || set.Progress < set.Comment) {
-		return set.Progress
+	set, progress := a.x.set, a.progressEvery()
+	if a.token != nil && progress > 0 && (set.Comment <= 0 || progress < set.Comment) {
+		return progress
 	}
 	return max(set.Comment, 0)
+}
+
+// progressEvery is the silence before a progress message of ours.
+func (a *attachment) progressEvery() time.Duration {
+	if p := a.x.set.Progress; !a.shell || p < shellProgress {
+		return p
+	}
+	return shellProgress
 }
 
 // wait answers in one piece, at the end: for clients that take no stream (O3),
@@ -308,7 +323,8 @@ func (a *attachment) step(beat time.Duration) time.Duration {
 
 // planned does what is due now; it returns true if the attachment is over.
 func (a *attachment) planned(ev *call.Event) bool {
-	asks := a.task && ev.Kind != call.KindBeat && a.call.ServerTask()
+	a.ready = a.ready || a.plan != nil && ev.Kind == call.KindReady
+	asks := a.ready || a.task && ev.Kind != call.KindBeat && a.call.ServerTask()
 	if a.due.IsZero() && a.ends.IsZero() && !asks {
 		return false
 	}
@@ -423,7 +439,7 @@ func (a *attachment) show(ev call.Event) bool {
 // has got none for long enough, else as a comment. Times have some slack, because
 // timers and writes do not meet exactly.
 func (a *attachment) beatAt(now time.Time) {
-	if p := a.x.set.Progress; p > 0 && a.token != nil && !a.quiet && !a.original && now.Sub(a.lastData) >= p-slack(p) {
+	if p := a.progressEvery(); p > 0 && a.token != nil && !a.quiet && !a.original && now.Sub(a.lastData) >= p-slack(p) {
 		b := a.take()
 		mark := len(*b)
 		since := a.since

@@ -99,6 +99,7 @@ func (a *attachment) collect() (answer []byte) {
 		return a.own.collect()
 	}
 	a.begin("json")
+	a.batched = true
 	a.follow(0, func(ev call.Event) bool {
 		if ev.Kind != call.KindEnd {
 			return true
@@ -109,6 +110,9 @@ func (a *attachment) collect() (answer []byte) {
 		}
 		return false
 	})
+	if a.kept != nil {
+		return a.kept
+	}
 	return answer
 }
 
@@ -121,6 +125,8 @@ func (a *attachment) collected(gone bool) {
 	}
 	end := a.call.Record().End
 	switch {
+	case a.kept != nil && (gone || a.x.out.err != nil):
+		a.gone()
 	case a.d.How != "" || end.Outcome == call.Running || !a.owed(&end):
 	case gone || a.x.out.err != nil:
 		a.gone()

@@ -162,7 +162,7 @@ func (p *pieces) join() []byte {
 // ownEntries are our tools as a list shows them. Their place is after every tool
 // server's, whose names are all of smaller bytes (X-17).
 func (x *exchange) ownEntries() []listed {
-	if !x.set.OwnTools {
+	if !x.set.OwnTools && (x.h.opt.Shell == nil || x.server != serverShell) {
 		return nil
 	}
 	var names []string // each tool and its name here
@@ -174,7 +174,7 @@ func (x *exchange) ownEntries() []listed {
 	for _, tool := range ownTools {
 		l := listed{name: here.Replace(tool)}
 		l.sort = "\xff\x00" + l.name
-		l.raw = append(append([]byte(`{"name":`), mcp.Quote(l.name)...), here.Replace(string(ownSchemas[tool]))...)
+		l.raw = append(append([]byte(`{"name":`), mcp.Quote(l.name)...), here.Replace(string(x.ownSchema(tool)))...)
 		all = append(all, l)
 	}
 	slices.SortFunc(all, func(a, b listed) int { return strings.Compare(a.sort, b.sort) })

@@ -21,6 +21,10 @@ const (
 	maxWait       = 600 * time.Second
 	maxWaitSilent = 45 * time.Second
 	maxReason     = 200 // bytes
+	maxPattern    = 1 << 10
+	maxSignal     = 16
+	maxCursor     = 1 << 53
+	maxGrace      = 60 * time.Second
 	maxListed     = 100
 	defaultListed = 20
 )
@@ -147,6 +151,11 @@ type awaitArgs struct {
 	ids  []string // each once
 	all  bool     // wait for all of them, not for any
 	wait time.Duration
+	// What of a command is waited for, besides its end: output after cursor,
+	// which is -1 if none is named, or a match of the pattern.
+	until   string
+	cursor  int64
+	pattern string
 	// attempt counts the model's waits, from 1; 0 if it does not say. It only
 	// makes the next call another one: Gemini CLI stops a model at the fifth
 	// identical call, opencode asks its user at the third.
@@ -154,9 +163,13 @@ type awaitArgs struct {
 }
 
 // parseAwait reads them; token says whether the request has a progress token, and
-// otherwise is the wait if none is named.
-func parseAwait(raw []byte, token bool, otherwise time.Duration, names ownToolNames) (v awaitArgs, wrong string) {
-	a := readArguments(names.await, raw, "ids", "mode", "wait_ms", "attempt")
+// otherwise is the wait if none is named. With a shell there is more to wait for.
+func parseAwait(raw []byte, token, shell bool, otherwise time.Duration, names ownToolNames) (v awaitArgs, wrong string) {
+	known := []string{"ids", "mode", "wait_ms", "attempt"}
+	if shell {
+		known = append(known, "until", "cursor", "pattern")
+	}
+	a := readArguments(names.await, raw, known...)
 	beIDs := `an array of 1 to 16 call ids, such as ["c_…"]; ` + names.list + " shows them"
 	ids := a.value("ids")
 	if ids == nil || ids[0] != '[' {
@@ -178,6 +191,21 @@ func parseAwait(raw []byte, token bool, otherwise time.Duration, names ownToolNa
 			}
 		}
 	}
+	v.until = a.choice("until", untilExit, untilOutput, untilPattern)
+	v.cursor = a.integer("cursor", 0, maxCursor, -1, " (bytes of output; next_cursor of an earlier result)")
+	v.pattern = a.text("pattern", false, maxPattern, "a regular expression (RE2) of at most "+strconv.Itoa(maxPattern)+" bytes")
+	switch {
+	case a.wrong != "":
+	case v.pattern != "" && a.value("until") == nil:
+		v.until = untilPattern
+	case v.pattern != "" && v.until != untilPattern:
+		a.wrong = `pattern of ` + names.await + ` is for until: "pattern". Leave one of them out.`
+	case v.pattern == "" && v.until == untilPattern:
+		a.wrong = `until: "pattern" of ` + names.await + ` needs pattern, a regular expression (RE2).`
+	}
+	if a.wrong == "" && v.cursor >= 0 && len(v.ids) > 1 {
+		a.wrong = "cursor of " + names.await + " is a place in the output of one command: name one id with it, or leave it out."
+	}
 	v.all = a.choice("mode", "any", "all") == "all"
 	most, unit := maxWait, " (milliseconds)"
 	if !token {
@@ -188,13 +216,30 @@ func parseAwait(raw []byte, token bool, otherwise time.Duration, names ownToolNa
 	return v, a.wrong
 }
 
-// cancelArgs are cancel_call's arguments.
-type cancelArgs struct{ id, reason string }
+// What an await_call waits for.
+const (
+	untilExit    = "exit"
+	untilOutput  = "output"
+	untilPattern = "pattern"
+)
 
-func parseCancel(raw []byte, names ownToolNames) (v cancelArgs, wrong string) {
-	a := readArguments(names.cancel, raw, "id", "reason")
+// cancelArgs are cancel_call's arguments. The last two are for commands only.
+type cancelArgs struct {
+	id, reason string
+	signal     string
+	grace      time.Duration // less than 0 if none is named
+}
+
+func parseCancel(raw []byte, shell bool, names ownToolNames) (v cancelArgs, wrong string) {
+	known := []string{"id", "reason"}
+	if shell {
+		known = append(known, "signal", "grace_ms")
+	}
+	a := readArguments(names.cancel, raw, known...)
 	v.id = a.text("id", true, 256, `one call id, such as "c_…"; `+names.list+" shows them")
 	v.reason = a.text("reason", false, maxReason, "a string of at most "+strconv.Itoa(maxReason)+" bytes")
+	v.signal = a.text("signal", false, maxSignal, "the name of a signal, such as TERM, INT or KILL")
+	v.grace = time.Duration(a.integer("grace_ms", 0, maxGrace.Milliseconds(), -1, " (milliseconds)")) * time.Millisecond
 	return v, a.wrong
 }
 

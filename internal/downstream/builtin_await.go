@@ -39,8 +39,12 @@ type waiter struct {
 	show    bool                    // life and progress can be shown now
 	away    bool                    // nothing more comes from this process
 
+	cursor int64 // in the output of a command; less than 0 if none was named
+	output bool  // it waits for new output
+
 	cancel    bool  // it is a cancel_call
 	cancelErr error // what Call.Cancel said
+	left      bool  // there was something to stop of a command that had ended
 }
 
 // waited is one call that is waited for.
@@ -51,6 +55,7 @@ type waited struct {
 	quiet func() // ends its wakes
 	end   *call.Event
 	d     call.Delivery
+	command
 }
 
 var errWaitCancelled = errors.New("the agent cancelled the wait")
@@ -82,6 +87,14 @@ func (x *exchange) newWaiter(m *mcp.Message, s *session) *waiter {
 	w.policy.Buffered = x.h.opt.Admit(x.q.Principal, x.server, "", x.modern).Buffered
 	w.own = w
 	return w
+}
+
+// release lets go of a wait that is over.
+func (w *waiter) release() {
+	for i := range w.calls {
+		w.calls[i].release()
+	}
+	w.stop(nil)
 }
 
 // begun makes the waiter known to its session, so that a cancel finds it.
@@ -117,13 +130,16 @@ func (x *exchange) awaitCall(m *mcp.Message, s *session, args []byte) (*attachme
 			otherwise = defaultAwaitToken
 		}
 	}
-	v, wrong := parseAwait(args, w.token != nil, otherwise, x.ownNames())
+	v, wrong := parseAwait(args, w.token != nil, x.h.opt.Shell != nil, otherwise, x.ownNames())
 	if wrong == "" {
 		w.all, w.attempt = v.all, v.attempt
 		wrong = w.find(v.ids)
 	}
+	if wrong == "" {
+		wrong = w.forCommands(&v)
+	}
 	if wrong != "" {
-		w.stop(nil)
+		w.release()
 		return nil, wrong
 	}
 	wait := v.wait
@@ -141,17 +157,20 @@ func (x *exchange) awaitCall(m *mcp.Message, s *session, args []byte) (*attachme
 
 // cancelCall begins a cancel_call: the cancel is asked for here.
 func (x *exchange) cancelCall(m *mcp.Message, s *session, args []byte) (*attachment, string) {
-	v, wrong := parseCancel(args, x.ownNames())
+	v, wrong := parseCancel(args, x.h.opt.Shell != nil, x.ownNames())
 	if wrong != "" {
 		return nil, wrong
 	}
 	w := x.newWaiter(m, s)
-	if wrong = w.find([]string{v.id}); wrong != "" {
-		w.stop(nil)
+	w.cancel, w.all, w.cursor = true, true, -1
+	w.until = x.out.start.Add(cancelWait)
+	if wrong = w.find([]string{v.id}); wrong == "" {
+		wrong = w.stopCommand(&v)
+	}
+	if wrong != "" {
+		w.release()
 		return nil, wrong
 	}
-	w.cancel, w.all = true, true
-	w.until = x.out.start.Add(cancelWait)
 	end := call.End{By: byCancelTool, Text: "The agent cancelled the call with cancel_call."}
 	if reason := oneLine(v.reason, maxReason); reason != "" {
 		end.Text = "The agent cancelled the call with cancel_call: " + reason
@@ -304,7 +323,7 @@ func (w *waiter) over() bool {
 			w.tell(c)
 		}
 		w.away = w.away || s.Left
-		if c.state.Outcome == call.Running {
+		if c.state.Outcome == call.Running && !w.look(c) {
 			running++
 		}
 	}
@@ -428,7 +447,7 @@ func (w *waiter) answered() {
 // finish records how it went for each call, and leaves them.
 func (w *waiter) finish() {
 	w.give()
-	w.stop(nil)
+	w.release()
 	if w.session != nil {
 		w.session.detach(w.key, w.entry, false)
 	}

@@ -20,6 +20,7 @@ type row struct {
 	rec      call.Record
 	unread   bool
 	progress string
+	brief    *ShellBrief // of a call of the shell
 }
 
 // listCalls answers a list_calls.
@@ -46,6 +47,7 @@ func (x *exchange) listCalls(id []byte, s *session, args []byte) (answer []byte,
 	if len(all) > v.limit {
 		all, more = all[:v.limit], true
 	}
+	x.briefs(all)
 	next := ""
 	switch {
 	case len(ids) > 0:
@@ -156,10 +158,13 @@ func (x *exchange) renderList(id []byte, rows []row, state string, more bool, ne
 		for i := range rows {
 			r := &rows[i]
 			st := stateOf(&r.rec.End)
+			if r.brief != nil && r.brief.Line != "" {
+				st = r.brief.Line
+			}
 			if r.unread {
 				st += ", not read"
 			}
-			b.WriteString(string(r.rec.ID) + " | " + oneLine(r.rec.PublicTool, 128) + " | " + st + " | " +
+			b.WriteString(string(r.rec.ID) + " | " + oneLine(r.rec.PublicTool, 128) + r.label() + " | " + st + " | " +
 				r.rec.Started.UTC().Format("2006-01-02 15:04:05") + " | " + took(lasted(&r.rec)))
 			if r.progress != "" {
 				b.WriteString(" | " + r.progress)
@@ -188,6 +193,7 @@ func (x *exchange) renderList(id []byte, rows []row, state string, more bool, ne
 			p.raw(`,"progress":`)
 			p.quote(r.progress)
 		}
+		r.appendBrief(&p)
 		p.raw(`}`)
 	}
 	p.raw(`],"more":` + strconv.FormatBool(more))

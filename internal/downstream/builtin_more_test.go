@@ -171,7 +171,7 @@ func TestOwnToolsArguments(t *testing.T) {
 
 // FuzzOwnArguments: whatever an agent sends, it gets words or values within bounds.
 func FuzzOwnArguments(f *testing.F) {
-	for _, s := range []string{`{}`, `{"ids":["c_x","c_x"],"mode":"all","wait_ms":5}`, `{"id":"c","reason":"\u0000"}`, `{"state":"unread","limit":100}`, `{"ids":[[[]]],"wait_ms":1e-9}`, `null`, `{"ids":["\ud800"]}`} {
+	for _, s := range []string{`{}`, `{"ids":["c_x","c_x"],"mode":"all","wait_ms":5}`, `{"id":"c","reason":"\u0000"}`, `{"state":"unread","limit":100}`, `{"ids":[[[]]],"wait_ms":1e-9}`, `null`, `{"ids":["\ud800"]}`, `{"ids":["c"],"pattern":"x","cursor":9}`, `{"id":"c","signal":"INT","grace_ms":-1}`} {
 		f.Add([]byte(s), true)
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, token bool) {
@@ -182,11 +182,15 @@ func FuzzOwnArguments(f *testing.F) {
 		if token {
 			most = maxWait
 		}
-		if v, wrong := parseAwait(raw, token, time.Second, plainNames); wrong == "" && (len(v.ids) < 1 || len(v.ids) > maxAwaited || v.wait < 0 || v.wait > most) {
-			t.Errorf("%+v of %s", v, raw)
-		}
-		if v, wrong := parseCancel(raw, plainNames); wrong == "" && (v.id == "" || len(v.reason) > maxReason) {
-			t.Errorf("%+v of %s", v, raw)
+		for _, shell := range []bool{false, true} {
+			v, wrong := parseAwait(raw, token, shell, time.Second, plainNames)
+			if wrong == "" && (len(v.ids) < 1 || len(v.ids) > maxAwaited || v.wait < 0 || v.wait > most || len(v.pattern) > maxPattern || (v.pattern != "") != (v.until == untilPattern)) {
+				t.Errorf("%+v of %s", v, raw)
+			}
+			c, wrong := parseCancel(raw, shell, plainNames)
+			if wrong == "" && (c.id == "" || len(c.reason) > maxReason || c.grace > maxGrace || len(c.signal) > maxSignal) {
+				t.Errorf("%+v of %s", c, raw)
+			}
 		}
 		if v, wrong := parseList(raw, plainNames); wrong == "" && (v.limit < 1 || v.limit > maxListed || v.state == "") {
 			t.Errorf("%+v of %s", v, raw)

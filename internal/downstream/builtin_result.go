@@ -26,6 +26,7 @@ type told struct {
 	// brackets, and its structured content. nil if there is none.
 	blocks, structured []byte
 	progress           string // of a running call
+	shown              *Shown // of a call of the shell: all that there is
 }
 
 // render makes the answer. ok is false if the agent has gone meanwhile.
@@ -36,11 +37,26 @@ func (w *waiter) render() (p *pieces, ok bool) {
 	list := make([]told, len(w.calls))
 	room, shown := maxResults, 0
 	var running []string
+	open := 0 // of them, those without what is waited for
 	for i := range w.calls {
 		c := &w.calls[i]
+		if c.is {
+			list[i] = w.tellCommand(c)
+			if c.end == nil && list[i].state == stateRunning {
+				running = append(running, string(c.call.ID()))
+				if c.met == 0 {
+					open++
+				}
+			}
+			if w.ctx.Err() != nil {
+				return nil, false
+			}
+			continue
+		}
 		if c.state.Outcome == call.Running {
 			list[i] = stillRunning(c.call)
 			running = append(running, string(c.call.ID()))
+			open++
 			continue
 		}
 		end, err := endOf(w.ctx, c.call)
@@ -61,11 +77,7 @@ func (w *waiter) render() (p *pieces, ok bool) {
 	next := w.next(list, running)
 	p = &pieces{}
 	w.x.openResult(p, w.id)
-	if next != "" && len(running) == len(list) {
-		p.text(next)
-	} else {
-		w.blocks(p, list, next)
-	}
+	w.blocks(p, list, next)
 	p.raw(`],"structuredContent":{"calls":[`)
 	for i := range list {
 		if i > 0 {
@@ -73,7 +85,7 @@ func (w *waiter) render() (p *pieces, ok bool) {
 		}
 		list[i].append(p)
 	}
-	p.raw(`],"waited_out":` + strconv.FormatBool(len(running) > 0 && (w.all || len(running) == len(list))))
+	p.raw(`],"waited_out":` + strconv.FormatBool(open > 0 && (w.all || open == len(list))))
 	if len(w.unknown) > 0 {
 		p.raw(`,"unknown":[`)
 		for i, id := range w.unknown {
@@ -102,6 +114,16 @@ func (w *waiter) blocks(p *pieces, list []told, next string) {
 	first := true
 	for i := range list {
 		t := &list[i]
+		if t.shown != nil {
+			for _, text := range t.shown.Text {
+				if !first {
+					p.raw(`,`)
+				}
+				first = false
+				p.text(text)
+			}
+			continue
+		}
 		if t.state == stateRunning {
 			continue
 		}
@@ -140,7 +162,7 @@ func (w *waiter) next(list []told, running []string) string {
 		b.WriteString("longcall is restarting, so the wait ended early. ")
 	}
 	for i := range list {
-		if list[i].state == stateRunning {
+		if list[i].state == stateRunning && list[i].shown == nil {
 			b.WriteString(list[i].first)
 			b.WriteByte(' ')
 		}
@@ -360,6 +382,11 @@ func (t *told) append(p *pieces) {
 	appendCall(p, &t.rec, t.state)
 	appendTimes(p, &t.rec)
 	switch {
+	case t.shown != nil:
+		if t.shown.Structured != nil {
+			p.raw(`,"result":`)
+			p.bytes(t.shown.Structured)
+		}
 	case t.state == stateRunning:
 		if t.progress != "" {
 			p.raw(`,"progress":`)
@@ -421,6 +448,8 @@ func (w *waiter) renderCancel() *pieces {
 	read := " Its result is kept: call " + names.await + " with " + idList([]string{id}) + " to read it."
 	var said string
 	switch {
+	case w.left && w.cancelErr != nil && ended:
+		said = how + " That was before; what was left of its processes was told to stop now."
 	case w.cancelErr != nil && ended && rec.End.Outcome == call.Cancelled:
 		said = "Nothing was done: " + how + " That was before."
 	case w.cancelErr != nil && ended:
@@ -443,8 +472,20 @@ func (w *waiter) renderCancel() *pieces {
 	p := &pieces{}
 	w.x.openResult(p, w.id)
 	p.text(said)
+	var shown *Shown
+	if c.is {
+		shown = w.commandCancelled(&rec)
+		for _, text := range shown.Text {
+			p.raw(`,`)
+			p.text(text)
+		}
+	}
 	p.raw(`],"structuredContent":{`)
 	appendCall(p, &rec, state)
+	if shown != nil && shown.Structured != nil {
+		p.raw(`,"result":`)
+		p.bytes(shown.Structured)
+	}
 	p.raw(`,"cancelled":` + strconv.FormatBool(ended && rec.End.Outcome == call.Cancelled))
 	appendTimes(p, &rec)
 	p.raw(`,"next":`)

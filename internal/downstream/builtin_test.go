@@ -88,7 +88,7 @@ func readOwn(t testing.TB, tool, answer string) (r ownResult) {
 func ownSchema(t testing.TB, tool, name string) map[string]any {
 	t.Helper()
 	var e map[string]any
-	if err := json.Unmarshal(append([]byte(`{"name":"x"`), ownSchemas[tool]...), &e); err != nil {
+	if err := json.Unmarshal(append([]byte(`{"name":"x"`), shellSchemas[tool]...), &e); err != nil {
 		t.Fatal(err)
 	}
 	s, ok := e[name].(map[string]any)
@@ -189,8 +189,10 @@ func TestOwnSchemas(t *testing.T) {
 		if a["readOnlyHint"] != (tool != toolCancel) || a["openWorldHint"] != false || (tool == toolCancel) != (a["destructiveHint"] == true && a["idempotentHint"] == true) {
 			t.Errorf("%s: %v", tool, a)
 		}
-		if !json.Valid(append([]byte(`{"name":"x"`), ownSchemas[tool]...)) || strings.ContainsAny(string(ownSchemas[tool]), "\n\r") {
-			t.Errorf("%s is not one line of JSON", tool)
+		for _, entry := range [][]byte{ownSchemas[tool], shellSchemas[tool]} {
+			if !json.Valid(append([]byte(`{"name":"x"`), entry...)) || strings.ContainsAny(string(entry), "\n\r") {
+				t.Errorf("%s is not one line of JSON: %s", tool, entry)
+			}
 		}
 	}
 }

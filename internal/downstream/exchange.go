@@ -28,8 +28,9 @@ type exchange struct {
 	tasks   bool // tools are listed with what they can do as tasks of 2025-11-25
 	sse     bool // what Accept allows
 	json    bool
-	started bool   // the Observer knows
-	asks    string // what the agent can be asked; see call.Caller
+	started bool      // the Observer knows
+	asks    string    // what the agent can be asked; see call.Caller
+	told    []call.ID // calls whose ends the answer tells on the side
 	out     sink
 	q       Request
 }
@@ -41,6 +42,7 @@ func (x *exchange) caller() call.Caller {
 
 // done tells the Observer how it went.
 func (x *exchange) done() {
+	x.tellTold()
 	o := x.h.opt.Observer
 	if o == nil {
 		return

@@ -195,6 +195,9 @@ func New(opt Options) *Handler {
 			f(principal, id)
 		}
 	}, opt.Sessions)
+	if opt.Shell != nil {
+		h.opt.Catalog = shellCatalog{opt.Catalog, opt.Shell}
+	}
 	h.unwatch = opt.Catalog.Watch(func(server string, change mcp.Change) {
 		if change.URI != "" || change.List != mcp.ListTools {
 			return // nobody can have asked yet

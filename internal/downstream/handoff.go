@@ -28,7 +28,7 @@ const (
 // for a call that could not be found again (I4), one whose end is there to be
 // shown, or if policy has it off.
 func (a *attachment) handOff() bool {
-	if !a.policy.HandOff || !a.call.Stored() || a.quiet || a.hasEnded() {
+	if !a.policy.HandOff || !a.call.Stored() && (a.task || !a.shell) || a.quiet || a.hasEnded() {
 		return false
 	}
 	if a.ctx.Err() != nil {
@@ -36,15 +36,22 @@ func (a *attachment) handOff() bool {
 		return true
 	}
 	var body []byte
-	if a.task {
+	switch {
+	case a.task:
 		body = a.taskCreated()
-	} else {
+	case a.shell:
+		body = a.yields()
+	default:
 		body = a.handle()
 	}
 	if a.entry != nil {
 		a.session.answered(a.entry, true) // before the agent can know it
 	}
 	a.handing = a.call.HandingOff()
+	if a.batched {
+		a.kept, a.d.How = body, call.HandedOff
+		return true
+	}
 	a.answer(body, nil, handedOff)
 	if !a.x.out.flush() {
 		if a.entry != nil {
@@ -144,6 +151,10 @@ func markReplayed(body []byte, cuts []cut) []cut {
 
 // budget sets when the call is handed off, by what is known of the client.
 func (a *attachment) budget(p Profile) {
+	if a.plan != nil {
+		a.due = a.x.out.start.Add(a.plan.Yield)
+		return
+	}
 	budget := p.Budget
 	if a.token != nil && a.x.sse && !a.policy.Buffered {
 		budget = p.BudgetToken
@@ -194,6 +205,9 @@ func (x *exchange) resume(s *session) *attachment {
 		x: x, ctx: x.r.Context(), call: c, id: p.id, token: p.token, wantLogs: true, from: v, since: rec.Started,
 		session: s, key: idKey(p.id), after: c.Position(p.epoch, seq),
 		policy: x.h.opt.Admit(s.principal, rec.Server, rec.Tool, false),
+	}
+	if a.shell = x.isShell(rec.Server); a.shell {
+		a.policy.HandOff, a.due = true, time.Now().Add(shellResume)
 	}
 	if hasValue {
 		a.line.resumed(value, time.Since(rec.Started))

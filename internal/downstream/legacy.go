@@ -198,8 +198,11 @@ func (x *exchange) cancelled(s *session, m *mcp.Message) {
 	}
 	if !found { // started before a restart, or of a stream that was handed on
 		// One that was handed off has had its answer, and is cancelled in another way.
-		if c := x.h.opt.Engine.Find(s.principal, s.id, idKey(raw)); c != nil && !c.Record().HandedOff {
-			_ = c.Cancel(end)
+		// So is a command.
+		if c := x.h.opt.Engine.Find(s.principal, s.id, idKey(raw)); c != nil {
+			if rec := c.Record(); !rec.HandedOff && !x.isShell(rec.Server) {
+				_ = c.Cancel(end)
+			}
 		}
 	}
 }

@@ -57,7 +57,13 @@ func ownWords(id []byte, end *call.End, c call.ID, modern bool) []byte {
 	}
 	b = append(b, `"content":[{"type":"text","text":`...)
 	b = append(b, mcp.Quote(plainWords(end))...)
-	b = append(b, `}],"isError":true,"_meta":{"`+mcp.MetaKeyOutcome+`":{"outcome":`...)
+	b = append(b, `}],"isError":true,"_meta":{`...)
+	return append(append(b, outcomeMeta(end, c)...), `}}}`...)
+}
+
+// outcomeMeta is the member of _meta that says which outcome a result tells.
+func outcomeMeta(end *call.End, c call.ID) string {
+	b := []byte(`"` + mcp.MetaKeyOutcome + `":{"outcome":`)
 	b = append(b, mcp.Quote(string(end.Outcome))...)
 	if end.Limit != "" {
 		b = append(b, `,"limit":`...)
@@ -71,7 +77,7 @@ func ownWords(id []byte, end *call.End, c call.ID, modern bool) []byte {
 		b = append(b, `,"call":`...)
 		b = append(b, mcp.Quote(string(c))...)
 	}
-	return append(b, `}}}}`...)
+	return string(append(b, '}'))
 }
 
 func plainWords(end *call.End) string {

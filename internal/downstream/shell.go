@@ -131,6 +131,8 @@ type Shown struct {
 	Structured []byte   // one JSON object; nil for an error about the arguments
 	IsError    bool
 	Link       bool // add a resource_link to the call
+	replayed   bool // the result was kept, and not made again
+
 	// Told are other calls of the principal whose end this tells, such as the
 	// commands of a batch.
 	Told []call.ID

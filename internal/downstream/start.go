@@ -61,6 +61,13 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		Era: x.version, RequestID: x.q.ID, Traceparent: x.traceparent(m),
 		Request: m.Raw, Limits: d.Limits, Denied: d.Denied, Attach: d.Attach,
 	}
+	var plan *ShellPlan
+	if x.isShell(t.server) {
+		var answer []byte
+		if plan, answer = x.shellPlan(m, t, s, &d, args); plan == nil {
+			return nil, answer
+		}
+	}
 	if keep := x.set.KeepArguments; keep != nil {
 		spec.Arguments = keep(args)
 	}
@@ -71,7 +78,7 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		}
 	}
 	a := &attachment{
-		x: x, ctx: x.r.Context(), modern: x.modern, policy: d, wantLogs: true,
+		x: x, ctx: x.r.Context(), modern: x.modern, policy: d, wantLogs: true, shell: plan != nil, plan: plan,
 		id: append([]byte(nil), id...),
 	}
 	if t := m.MetaToken.Of(m.Raw); t != nil && isProgressToken(t) {
@@ -90,30 +97,40 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	if spec.Idempotency = key; key != "" && d.PerSession && s != nil {
 		spec.Idempotency = sessionDigest(key, s.id)
 	}
+	if plan != nil {
+		plan.into(&spec)
+	}
 	x.q.Server, x.q.Tool, x.q.Traceparent = t.server, t.public, spec.Traceparent
 	if s != nil {
 		spec.Session, spec.Client = s.id, s.client
 		a.session, a.key = s, idKey(id)
 		spec.AgentRequest = a.key
 		a.entry = s.begin(a.key, x.h.running)
+		if plan != nil {
+			a.letGo()
+		}
 	}
 	c, join, err := x.attach(a.ctx, spec)
 	if err != nil {
 		x.observe()
+		a.released()
 		if s != nil {
 			s.detach(a.key, a.entry, false)
 		}
 		return nil, ownWords(id, notStarted(err), "", x.modern)
 	}
 	a.call, a.join, x.q.Call = c, join, c.ID()
+	if plan != nil && plan.ErrorIfRunning && join == call.Joined {
+		return nil, a.runsAlready()
+	}
 	if join != call.Started {
 		a.after, a.since = joinedAt(c), c.Record().Started
 	}
 	p := x.profile(spec.Client)
-	a.task = x.modern && p.Tasks && declaresTasks(m.MetaCapabilities.Of(m.Raw))
+	a.task = x.modern && p.Tasks && declaresTasks(m.MetaCapabilities.Of(m.Raw)) && (plan == nil || plan.Job)
 	a.budget(p)
 	x.observe()
-	if s != nil {
+	if s != nil && plan == nil {
 		if end := s.started(a.entry, c.ID()); end != nil {
 			// An error says that the call has ended by itself already.
 			_ = c.Cancel(*end)

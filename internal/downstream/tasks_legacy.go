@@ -55,6 +55,11 @@ func (x *exchange) taskSupport(server, tool string) []byte {
 		return nil
 	}
 	switch d := x.h.opt.Admit(x.q.Principal, server, tool, false); {
+	case x.isShell(server):
+		if d.Denied == nil && slices.Contains(shellCalls, tool) {
+			return []byte(`{"taskSupport":"optional"}`)
+		}
+		return nil
 	case !d.HandOff || d.Denied != nil:
 		return nil
 	case d.TaskOnly:
@@ -67,7 +72,7 @@ func (x *exchange) taskSupport(server, tool string) []byte {
 // that is denied says so instead.
 func (x *exchange) taskOnly(t target) bool {
 	d := x.h.opt.Admit(x.q.Principal, t.server, t.tool, x.modern)
-	return d.TaskOnly && d.Denied == nil
+	return d.TaskOnly && d.Denied == nil && !x.isShell(t.server)
 }
 
 // asksTask says whether a tools/call of a session that has tasks asks for one.
@@ -91,7 +96,7 @@ func (x *exchange) asksTask(m *mcp.Message, s *session) (asks bool, wrong string
 // false, and does nothing, for a call that could not be found again (I4) or must
 // not be handed off: that one is answered as if it had not asked.
 func (a *attachment) createTask() bool {
-	if !a.policy.HandOff || !a.call.Stored() {
+	if !a.policy.HandOff || !a.call.Stored() || a.plan != nil && !a.plan.Job {
 		return false
 	}
 	kind := "json"
@@ -278,7 +283,7 @@ func (x *exchange) taskResult(m *mcp.Message, s *session) *attachment {
 	a := &attachment{
 		x: x, ctx: x.r.Context(), call: c, id: append([]byte(nil), id...), wantLogs: true,
 		session: s, key: idKey(id), after: joinedAt(c),
-		policy: x.h.opt.Admit(s.principal, rec.Server, rec.Tool, false),
+		policy: x.h.opt.Admit(s.principal, rec.Server, rec.Tool, false), shell: x.isShell(rec.Server),
 	}
 	mode := resultStream
 	if t := m.MetaToken.Of(m.Raw); t != nil && isProgressToken(t) {

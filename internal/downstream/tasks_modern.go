@@ -131,7 +131,7 @@ func (v *taskView) appendDetail(b []byte, x *exchange) []byte {
 		b = append(append(b, `,"inputRequests":`...), v.asked...)
 	case v.status == taskCompleted, v.status == taskFailed:
 		ev := lastEvent(x.r.Context(), v.call, &v.rec)
-		b = v.appendOutcome(b, &ev)
+		b = v.appendOutcome(b, x, &ev)
 	}
 	return b
 }
@@ -139,8 +139,15 @@ func (v *taskView) appendDetail(b []byte, x *exchange) []byte {
 // appendOutcome appends the result or error that a task has ended with, as the
 // agent would have got it without a task; an unknown outcome is an error (SPEC
 // §3.4 i), and a result that only asks for input is never one (A17).
-func (v *taskView) appendOutcome(b []byte, ev *call.Event) []byte {
+func (v *taskView) appendOutcome(b []byte, x *exchange, ev *call.Event) []byte {
 	body := ev.Body
+	if x.isShell(v.rec.Server) && v.status == taskCompleted && ev.End.Outcome != call.Denied {
+		rec := ended(v.rec, ev)
+		sh := x.h.opt.Shell.Show(x.r.Context(), &rec, &ShowOptions{Names: x.shellNames()})
+		p := &pieces{}
+		x.appendShown(p, &rec, &sh)
+		return append(append(append(b, `,"result":{`...), p.join()...), '}')
+	}
 	ours := body == nil || ev.Hole < 0 || ev.Hole >= len(body) || asksForInput(body)
 	var cuts []cut
 	switch {

@@ -32,6 +32,9 @@ func (x *exchange) resolve(m *mcp.Message) (t target, ok bool) {
 		t.server, t.tool = x.server, t.public
 		return t, true
 	}
+	if tool := x.shellTool(t.public); tool != "" {
+		return target{serverShell, tool, t.public}, true
+	}
 	t.server, t.tool, ok = splitName(t.public, x.h.opt.Catalog.Servers())
 	if !ok {
 		return t, false
