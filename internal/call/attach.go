@@ -320,7 +320,7 @@ func (c *Call) readerLeft(how How, cancelAfter time.Duration, watcher bool) {
 	case HandedOff:
 		c.rec.HandedOff = c.rec.HandedOff || !watcher || c.readers == c.watchers
 	}
-	if c.rec.Volatile {
+	if c.rec.Volatile && how != Asked {
 		cancelAfter = 0
 	}
 	if c.readers == 0 && !c.ended && !c.rec.HandedOff && cancelAfter >= 0 && !e.stopping {

@@ -124,7 +124,7 @@ type End struct {
 	Outcome   Outcome
 	ToolError bool   // the tool's own isError, with outcome completed
 	Code      int    // JSON-RPC error code, with outcome failed
-	By        string // who cancelled or denied: "agent", "operator", "disconnect", "policy", "shutdown"
+	By        string // who cancelled or denied: "agent", "operator", "disconnect", "policy", "shutdown", "server"
 	Limit     string // which limit: "connect", "first_byte", "idle", "total", "answer", "message_bytes", "call_bytes", "concurrency"
 	Text      string // what happened and what to do, for people and models; empty if the tool answered
 }
