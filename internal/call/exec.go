@@ -20,14 +20,13 @@ type Exec struct {
 }
 
 // Dispatched notes that the request leaves now. It fails if it was called
-// before: a call is sent at most once (I1), but for a volatile one, of which its
-// runner knows whether it may be sent again. It also fails if the call's context
+// before: a call is sent at most once (I1). It also fails if the call's context
 // is done: a request that was cancelled first never leaves.
 func (x *Exec) Dispatched() error {
 	c := x.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.rec.Dispatched.IsZero() && !c.rec.Volatile {
+	if !c.rec.Dispatched.IsZero() {
 		return fmt.Errorf("call %s was dispatched before: it is never sent again", x.ID)
 	}
 	if x.ctx.Err() != nil {
@@ -35,10 +34,8 @@ func (x *Exec) Dispatched() error {
 	}
 	c.rec.Dispatched = time.Now()
 	c.appendLocked(Event{Kind: KindDispatched, Hole: -1})
-	if !c.rec.Volatile {
-		c.rec.Request, x.Spec.Request = nil, nil // sent: never needed again, also in a copy of the Spec
-		c.rec.State, c.rec.Answers = nil, nil
-	}
+	c.rec.Request, x.Spec.Request = nil, nil // sent: never needed again, also in a copy of the Spec
+	c.rec.State, c.rec.Answers = nil, nil
 	return nil
 }
 
@@ -112,14 +109,13 @@ func (x *Exec) Attended() bool {
 func (x *Exec) FirstByte() {
 	c := x.c
 	c.mu.Lock()
-	if !c.rec.FirstByte.IsZero() {
-		c.mu.Unlock()
-		return
+	first := c.rec.FirstByte.IsZero()
+	if first {
+		c.rec.FirstByte = time.Now()
 	}
-	c.rec.FirstByte = time.Now()
 	r := c.rec
 	c.mu.Unlock()
-	if o := c.e.opt.Observer; o != nil {
+	if o := c.e.opt.Observer; o != nil && first {
 		o.CallAnswered(&r)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/longcall/longcall/internal/config"
+	"github.com/longcall/longcall/internal/shell"
 )
 
 // Exit codes that scripts can rely on. Help of "longcall call" lists them.
@@ -143,6 +144,9 @@ func Main(ctx context.Context, sys *System, args []string) (code int) {
 			panic(v)
 		}
 	}()
+	if len(args) > 0 && args[0] == shell.ShimCommand {
+		return shell.Shim(args[1:]) // small and quick: before anything else is set up
+	}
 	if len(args) > 0 && args[0] == "__complete" {
 		complete(ctx, sys, args[1:])
 		return exitOK

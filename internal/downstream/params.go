@@ -47,8 +47,7 @@ type factIndex struct {
 // facts gives those of a tool, from the list as last known, as far as it is
 // within ctx.
 func (x *exchange) facts(ctx context.Context, t target) (f facts) {
-	list, _ := x.h.opt.Catalog.List(ctx, x.caller(), t.server, mcp.ListTools)
-	tools := list.Entries
+	tools, _, _ := x.h.opt.Catalog.Tools(ctx, x.caller(), t.server)
 	if len(tools) == 0 {
 		return f
 	}

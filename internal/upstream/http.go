@@ -424,8 +424,7 @@ func (c *httpConn) sendCall(x *exchange, body []byte) (*http.Response, error) {
 			}
 		},
 	})
-	method, name := named(x.exec.Spec, body)
-	req, err := c.newPost(ctx, x.sess, method, name, body)
+	req, err := c.newPost(ctx, x.sess, mcp.MethodToolsCall, x.exec.Spec.Tool, body)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,33 @@
+package shell
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+const ioctlPending = unix.TIOCINQ // FIONREAD of pipes
+
+// pipeSize in bytes is enough for a command and its shim to take turns less
+// often, and keeps 64 commands within what one user may have of pipes.
+const pipeSize = 256 << 10
+
+func widen(pipe *os.File) {
+	if raw, err := pipe.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
+	}
+}
+
+// pollable takes over a terminal so that reading it can be interrupted.
+func pollable(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	f.Close()
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}

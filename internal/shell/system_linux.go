@@ -1,0 +1,81 @@
+package shell
+
+import (
+	"context"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// becomeReaper makes this process the parent of all orphans below it: no
+// descendant can get away, whatever session it makes, and when there is no
+// child left the tree is gone.
+func becomeReaper() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+
+const isReaper = true
+
+// awaitChild waits until a child, whichever, can be reaped, and leaves that to
+// the caller. It is false when there is no child.
+func awaitChild(int) bool {
+	for {
+		switch unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil) {
+		case nil:
+			return true
+		case unix.EINTR:
+		default:
+			return false
+		}
+	}
+}
+
+// signalExact signals one process and never another that has its number now.
+func signalExact(id Identity, sig syscall.Signal) error {
+	fd, err := unix.PidfdOpen(id.PID, 0)
+	if err == unix.ENOSYS || err == unix.EPERM {
+		if !alive(id) {
+			return unix.ESRCH
+		}
+		return unix.Kill(id.PID, sig)
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if !alive(id) { // what we hold is what we look at
+		return unix.ESRCH
+	}
+	return unix.PidfdSendSignal(fd, sig, nil, 0)
+}
+
+// awaitGone waits until the process has ended, whose child it need not be.
+func awaitGone(ctx context.Context, id Identity) error {
+	fd, err := unix.PidfdOpen(id.PID, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return pollGone(ctx, id)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	defer f.Close()
+	if !alive(id) {
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { f.Close() })
+	defer stop()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	gone := false
+	raw.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		gone = n > 0 && err == nil
+		return gone
+	})
+	switch {
+	case gone:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return pollGone(ctx, id)
+}

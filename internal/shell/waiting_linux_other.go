@@ -1,0 +1,8 @@
+//go:build linux && !amd64
+
+package shell
+
+const (
+	sysSelect = -1
+	sysPoll   = -1
+)
