@@ -3,6 +3,7 @@ package spool
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -85,8 +86,8 @@ func (b *builder) backward(data []byte, offset int64, more bool) (left int64) {
 	if len(rest) > 0 && (len(rows) == 0 || len(rest) > b.max-size && size < b.max/2) {
 		rest = rest[:len(rest)-b.suffix(lastLine(rest), b.max-size)]
 	}
-	for i := len(rows) - 1; i >= 0; i-- {
-		b.text = rows[i].append(b.text)
+	for _, w := range slices.Backward(rows) {
+		b.text = w.append(b.text)
 	}
 	return int64(len(rest))
 }
@@ -170,7 +171,7 @@ func (w *row) equals(l, other []byte) bool {
 // prefix appends what fits of a line, at least a character, and says how many bytes of output that is.
 func (b *builder) prefix(l []byte) int {
 	text, ended := bytes.CutSuffix(l, newline)
-	n := b.fitStart(text, b.max-len(b.text))
+	n := b.fitStart(text, max(b.max-len(b.text), 0))
 	b.text = append(b.text, b.show(text[:n])...)
 	if n == len(text) && ended {
 		b.text = append(b.text, '\n')
@@ -183,7 +184,7 @@ func (b *builder) prefix(l []byte) int {
 // suffix appends what fits of a line's end in a room, as prefix does of its start.
 func (b *builder) suffix(l []byte, room int) int {
 	text, ended := bytes.CutSuffix(l, newline)
-	from := b.fitEnd(text, room)
+	from := b.fitEnd(text, max(room, 0))
 	b.text = append(b.text, b.show(text[from:])...)
 	if ended {
 		b.text = append(b.text, '\n')

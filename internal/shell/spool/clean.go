@@ -313,6 +313,11 @@ func unitStart(b []byte, i int) int {
 			break
 		}
 	}
+	return runeStart(b, i)
+}
+
+// runeStart is unitStart for characters alone.
+func runeStart(b []byte, i int) int {
 	for j := i - 1; j >= max(i-utf8.UTFMax+1, 0); j-- {
 		if utf8.RuneStart(b[j]) {
 			if r, n := utf8.DecodeRune(b[j:]); j+n > i && (r != utf8.RuneError || n > 1) {

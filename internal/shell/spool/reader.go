@@ -205,7 +205,7 @@ func (r *Reader) At(offset int64) (Mark, error) {
 	if err != nil {
 		return Mark{}, fmt.Errorf("read index: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // was only read
+	defer f.Close()
 	fi, err := f.Stat()
 	if err != nil {
 		return Mark{}, fmt.Errorf("read index: %w", err)
@@ -227,8 +227,8 @@ func entry(f io.ReaderAt, i int64) (Mark, error) {
 		return Mark{}, fmt.Errorf("read index: %w", err)
 	}
 	return Mark{
-		Offset: int64(binary.BigEndian.Uint64(b[:])),                //nolint:gosec // as written
-		Time:   time.Unix(0, int64(binary.BigEndian.Uint64(b[8:]))), //nolint:gosec // as written
+		Offset: int64(binary.BigEndian.Uint64(b[:])),
+		Time:   time.Unix(0, int64(binary.BigEndian.Uint64(b[8:]))),
 		Stream: Stream(b[16]),
 	}, nil
 }
@@ -244,7 +244,7 @@ func (r *Reader) settled(s *snap) bool {
 	if err != nil {
 		return true
 	}
-	defer f.Close() //nolint:errcheck // was only read
+	defer f.Close()
 	fi, err := f.Stat()
 	if err != nil || fi.Size() < entrySize {
 		return err != nil

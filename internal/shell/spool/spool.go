@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Stream says where output came from. A pseudo-terminal has Stdout only.
@@ -39,8 +40,14 @@ var DefaultCaps = Caps{Head: 16 << 20, Total: 256 << 20}
 // Rolling parts are a sixteenth of what rolls, so that at least 15/16 of the newest bytes that Caps promises are always there.
 const rollParts = 16
 
-// part is the size of a rolling part.
-func (c Caps) part() int64 { return max((c.Total-c.Head)/rollParts, 1) }
+// part is the size of a rolling part, less what a character that begins in it may have behind it.
+func (c Caps) part() int64 {
+	n := (c.Total - c.Head) / rollParts
+	if n > 16*utf8.UTFMax {
+		n -= utf8.UTFMax
+	}
+	return max(n, 1)
+}
 
 func (c Caps) orDefault() Caps {
 	if c.Head <= 0 {

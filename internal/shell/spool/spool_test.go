@@ -17,6 +17,7 @@ func spooled(t testing.TB, caps Caps, chunks ...string) (*Writer, *Reader) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = w.Close() }) // many have closed it
 	for _, c := range chunks {
 		if n, err := w.Write(Stdout, []byte(c)); n != len(c) || err != nil {
 			t.Fatal(n, err)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 // An entry of the index is offset, time in nanoseconds since 1970 and stream: 8, 8 and 1 bytes, big endian.
@@ -79,16 +80,16 @@ func (w *Writer) Write(s Stream, p []byte) (n int, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(p) > 0 {
-		room := w.room()
-		if room <= 0 {
+		k := w.fits(p)
+		if k == 0 {
 			if err := w.roll(); err != nil {
 				w.lose(p)
 				return n, err
 			}
-			room = w.room()
+			k = w.fits(p)
 		}
 		w.mark(s)
-		k, err := w.log.Write(p[:min(int64(len(p)), room)])
+		k, err := w.log.Write(p[:k])
 		n, p = n+k, p[k:]
 		w.total += int64(k)
 		if err != nil {
@@ -99,17 +100,30 @@ func (w *Writer) Write(s Stream, p []byte) (n int, err error) {
 	return n, nil
 }
 
-// room is how many bytes the part being written still takes: none if bytes were lost since its last one, for what comes then has
-// another offset than the end of the file.
-func (w *Writer) room() int64 {
-	switch {
-	case w.lost:
-		return 0
-	case w.from == 0:
-		return w.caps.Head - w.total
-	default:
-		return w.caps.part() - (w.total - w.from)
+// fits is how many of the bytes p go to the part being written: not more than it has room for, but for the rest of a character. None
+// go there if bytes were lost since its last one, for what comes then has another offset than the end of the file.
+func (w *Writer) fits(p []byte) int {
+	size := w.caps.part()
+	if w.from == 0 {
+		size = w.caps.Head
 	}
+	room := size - (w.total - w.from)
+	if w.lost {
+		return 0
+	}
+	if room >= int64(len(p)) {
+		return len(p)
+	}
+	n := int(max(room, 0))
+	if k := runeStart(p, n); k > 0 {
+		n = k
+	} else if n > 0 && w.total > w.from {
+		return 0 // one character, which begins the next part
+	}
+	for n < len(p) && !utf8.RuneStart(p[n]) && room+utf8.UTFMax-1 > int64(n) {
+		n++ // begun by an earlier Write
+	}
+	return n
 }
 
 // lose counts bytes that could not be written.
@@ -120,7 +134,7 @@ func (w *Writer) lose(p []byte) {
 
 // roll begins the next part, and evicts the oldest rolling part if there are too many.
 func (w *Writer) roll() error {
-	for len(w.rolled) >= int((w.caps.Total-w.caps.Head)/w.caps.part()) {
+	for len(w.rolled) >= rollParts {
 		if err := removePart(w.dir, w.rolled[0]); err != nil {
 			return err
 		}
@@ -157,8 +171,8 @@ func (w *Writer) mark(s Stream) {
 }
 
 func appendEntry(b []byte, m Mark) []byte {
-	b = binary.BigEndian.AppendUint64(b, uint64(m.Offset))          //nolint:gosec // offsets are not negative
-	b = binary.BigEndian.AppendUint64(b, uint64(m.Time.UnixNano())) //nolint:gosec // nor are times since 1970
+	b = binary.BigEndian.AppendUint64(b, uint64(m.Offset))
+	b = binary.BigEndian.AppendUint64(b, uint64(m.Time.UnixNano()))
 	return append(b, byte(m.Stream))
 }
 
