@@ -446,12 +446,6 @@ func (c catalog) foreign(who call.Caller, server string) bool {
 	return who.Principal != auth.Local && c.wraps.has(server)
 }
 
-// Tools is a server's list as the caller sees it.
-func (c catalog) Tools(ctx context.Context, who call.Caller, server string) ([]mcp.Entry, bool, error) {
-	l, err := c.List(ctx, who, server, mcp.ListTools)
-	return l.Entries, l.Fresh, err
-}
-
 // List is one of a server's lists as the caller sees it.
 func (c catalog) List(ctx context.Context, who call.Caller, server string, kind mcp.ListKind) (mcp.Listing, error) {
 	if c.foreign(who, server) {

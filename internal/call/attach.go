@@ -21,7 +21,10 @@ const (
 type joinKey struct{ principal, server, tool, digest, idempotency string }
 
 func keyOf(s *Spec) (joinKey, bool) {
-	if s.Idempotency != "" {
+	switch {
+	case s.Volatile:
+		return joinKey{}, false
+	case s.Idempotency != "":
 		return joinKey{principal: s.Principal, idempotency: s.Idempotency}, true
 	}
 	return joinKey{principal: s.Principal, server: s.Server, tool: s.Tool, digest: s.Digest}, s.Digest != ""
@@ -268,12 +271,19 @@ func (c *Call) enter() {
 
 // Leave ends an attachment and records how, if d.How says so. If it was the last
 // one of a running call that was not handed off, and cancelAfter is not negative,
-// the call is cancelled after that time, unless a reader comes (I7).
+// the call is cancelled after that time, unless a reader comes (I7). A volatile
+// call is cancelled at once.
 func (c *Call) Leave(d Delivery, cancelAfter time.Duration) {
-	if d.How != "" {
+	c.deliver(d)
+	c.readerLeft(d.How, cancelAfter, false)
+}
+
+// deliver records how an attachment ended, if d.How says so and the call is in
+// the log.
+func (c *Call) deliver(d Delivery) {
+	if d.How != "" && !c.rec.Volatile {
 		c.e.log.Deliver(d)
 	}
-	c.readerLeft(d.How, cancelAfter, false)
 }
 
 // HandingOff says that a reader is being told to come back: an equal request takes
@@ -309,6 +319,9 @@ func (c *Call) readerLeft(how How, cancelAfter time.Duration, watcher bool) {
 		c.rec.Delivered = true
 	case HandedOff:
 		c.rec.HandedOff = c.rec.HandedOff || !watcher || c.readers == c.watchers
+	}
+	if c.rec.Volatile && how != Asked {
+		cancelAfter = 0
 	}
 	if c.readers == 0 && !c.ended && !c.rec.HandedOff && cancelAfter >= 0 && !e.stopping {
 		c.leaveAlone(cancelAfter)

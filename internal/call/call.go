@@ -124,7 +124,7 @@ type End struct {
 	Outcome   Outcome
 	ToolError bool   // the tool's own isError, with outcome completed
 	Code      int    // JSON-RPC error code, with outcome failed
-	By        string // who cancelled or denied: "agent", "operator", "disconnect", "policy", "shutdown"
+	By        string // who cancelled or denied: "agent", "operator", "disconnect", "policy", "shutdown", "server"
 	Limit     string // which limit: "connect", "first_byte", "idle", "total", "answer", "message_bytes", "call_bytes", "concurrency"
 	Text      string // what happened and what to do, for people and models; empty if the tool answered
 }
@@ -164,7 +164,7 @@ type Spec struct {
 	Capabilities string
 	Client       string // the agent's name and version as it says, for people only
 	Server       string // configured name of the tool server
-	Tool         string // the tool server's own name of the tool
+	Tool         string // the tool server's own name of the tool, or of the prompt; empty for other methods
 	PublicTool   string // the name that the agent used
 	Era          string // protocol revision of the agent's request
 	RequestID    string // ours, for log lines
@@ -175,6 +175,13 @@ type Spec struct {
 	// Idempotency is a digest of the key that the caller gave for this call, or
 	// empty. With one, the same key is the same call, whatever became of it.
 	Idempotency string
+
+	// Method is the request's; empty means tools/call. It is not stored.
+	Method string
+	// Volatile says that nobody asks for the call later: it is never stored,
+	// never taken over by an equal request and not listed, and it ends as soon as
+	// its reader is gone. Other methods than tools/call are such.
+	Volatile bool
 
 	// Parent is the call that started this one, as run_commands_parallel does, and
 	// Index its place there, from 1. A call that an agent started has neither.

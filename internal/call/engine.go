@@ -240,6 +240,9 @@ func drop(m map[string]int, k string) {
 }
 
 func (e *Engine) create(ctx context.Context, c *Call) error {
+	if c.rec.Volatile {
+		return nil
+	}
 	c.mu.Lock()
 	r, events := c.rec, c.tail
 	c.mu.Unlock()

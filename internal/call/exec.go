@@ -20,13 +20,14 @@ type Exec struct {
 }
 
 // Dispatched notes that the request leaves now. It fails if it was called
-// before: a call is sent at most once (I1). It also fails if the call's context
+// before: a call is sent at most once (I1), but for a volatile one, of which its
+// runner knows whether it may be sent again. It also fails if the call's context
 // is done: a request that was cancelled first never leaves.
 func (x *Exec) Dispatched() error {
 	c := x.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.rec.Dispatched.IsZero() {
+	if !c.rec.Dispatched.IsZero() && !c.rec.Volatile {
 		return fmt.Errorf("call %s was dispatched before: it is never sent again", x.ID)
 	}
 	if x.ctx.Err() != nil {
@@ -34,8 +35,10 @@ func (x *Exec) Dispatched() error {
 	}
 	c.rec.Dispatched = time.Now()
 	c.appendLocked(Event{Kind: KindDispatched, Hole: -1})
-	c.rec.Request, x.Spec.Request = nil, nil // sent: never needed again, also in a copy of the Spec
-	c.rec.State, c.rec.Answers = nil, nil
+	if !c.rec.Volatile {
+		c.rec.Request, x.Spec.Request = nil, nil // sent: never needed again, also in a copy of the Spec
+		c.rec.State, c.rec.Answers = nil, nil
+	}
 	return nil
 }
 
@@ -109,13 +112,14 @@ func (x *Exec) Attended() bool {
 func (x *Exec) FirstByte() {
 	c := x.c
 	c.mu.Lock()
-	first := c.rec.FirstByte.IsZero()
-	if first {
-		c.rec.FirstByte = time.Now()
+	if !c.rec.FirstByte.IsZero() {
+		c.mu.Unlock()
+		return
 	}
+	c.rec.FirstByte = time.Now()
 	r := c.rec
 	c.mu.Unlock()
-	if o := c.e.opt.Observer; o != nil && first {
+	if o := c.e.opt.Observer; o != nil {
 		o.CallAnswered(&r)
 	}
 }

@@ -68,20 +68,18 @@ func (c *Call) Watch() {
 // watcher that was told to come back has the call handed off only if no request
 // reads it any more: what one that does reads is its own to say (I7).
 func (c *Call) Unwatch(d Delivery) {
-	if d.How != "" {
-		c.e.log.Deliver(d)
-	}
+	c.deliver(d)
 	c.readerLeft(d.How, -1, true)
 }
 
 // Open gives the principal's calls that run in this process, newest first, also
-// those that the log does not know.
+// those that the log does not know, but for volatile ones.
 func (e *Engine) Open(principal string) []*Call {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var list []*Call
 	for _, c := range e.calls {
-		if c.rec.Principal == principal {
+		if c.rec.Principal == principal && !c.rec.Volatile {
 			list = append(list, c)
 		}
 	}

@@ -37,8 +37,8 @@ func (x *exchange) ownName(tool string) string {
 	if x.server == "" {
 		return tool
 	}
-	tools, _, _ := x.h.opt.Catalog.Tools(x.h.spent, x.caller(), x.server)
-	for slices.ContainsFunc(tools, func(t mcp.Entry) bool { return t.Name == tool }) {
+	tools, _ := x.h.opt.Catalog.List(x.h.spent, x.caller(), x.server, mcp.ListTools)
+	for slices.ContainsFunc(tools.Entries, func(t mcp.Entry) bool { return t.Name == tool }) {
 		tool = ownPrefix + tool
 	}
 	return tool

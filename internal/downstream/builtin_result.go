@@ -462,6 +462,9 @@ func (w *waiter) renderCancel() *pieces {
 		said = how + " What it had done by then may have taken effect: check before you call it again."
 		if rec.Dispatched.IsZero() {
 			said = how + " It had not been sent to its tool server, so nothing took effect."
+			if c.is {
+				said = how + " The command had not been started."
+			}
 		}
 	case ended:
 		said = "The cancel came too late, the call ended by itself: " + how + read

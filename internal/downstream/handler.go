@@ -19,13 +19,19 @@ import (
 type Catalog interface {
 	// Servers are the configured names.
 	Servers() []string
-	// Tools is a server's list as the caller sees it, from the last known
-	// catalog. fresh is false if it may be out of date; an error comes with
-	// what is known all the same.
-	Tools(ctx context.Context, who call.Caller, server string) (tools []mcp.Entry, fresh bool, err error)
-	// Watch calls f, which does not block, whenever a server's list has
-	// changed, until stop was called and returned.
-	Watch(f func(server string, change mcp.Change)) (stop func())
+	// List is one of a server's lists as the caller sees it, from the last known
+	// catalog: only the very first may wait. An error comes with what is known
+	// all the same. A server without such a list has an empty one.
+	List(ctx context.Context, who call.Caller, server string, kind mcp.ListKind) (mcp.Listing, error)
+	// Capabilities is what a server said that it can do, a raw JSON object; known
+	// is false if it has not said so yet. It never waits.
+	Capabilities(who call.Caller, server string) (caps []byte, known bool)
+	// Instructions are what a server tells models, a raw JSON string; nil if it
+	// tells nothing that is known. It never waits.
+	Instructions(who call.Caller, server string) []byte
+	// Watch calls f, which does not block, whenever a list or a resource of a
+	// server has changed, until stop was called and returned.
+	Watch(f func(server string, c mcp.Change)) (stop func())
 }
 
 // Auth says who is calling. The error text is shown to the caller.
@@ -198,12 +204,9 @@ func New(opt Options) *Handler {
 	if opt.Shell != nil {
 		h.opt.Catalog = shellCatalog{opt.Catalog, opt.Shell}
 	}
-	h.unwatch = opt.Catalog.Watch(func(server string, change mcp.Change) {
-		if change.URI != "" || change.List != mcp.ListTools {
-			return // nobody can have asked yet
-		}
-		h.sessions.changed(server)
-		h.subs.changed(server)
+	h.unwatch = opt.Catalog.Watch(func(server string, c mcp.Change) {
+		h.sessions.changed(server, c)
+		h.subs.changed(server, c)
 	})
 	return h
 }

@@ -107,8 +107,8 @@ func (x *exchange) hasOutputSchema(server, tool string) bool {
 // knownTool is a tool's entry in the list as last known; nil if there is none.
 func (x *exchange) knownTool(server, tool string) []byte {
 	// What is not known now is not waited for.
-	tools, _, _ := x.h.opt.Catalog.Tools(x.h.spent, x.caller(), server)
-	for _, t := range tools {
+	tools, _ := x.h.opt.Catalog.List(x.h.spent, x.caller(), server, mcp.ListTools)
+	for _, t := range tools.Entries {
 		if t.Name == tool {
 			return t.Raw
 		}

@@ -112,7 +112,7 @@ func TestChangeWithoutStream(t *testing.T) {
 		if tt.after {
 			c.post("/mcp", list)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*changePause)
 		_, s := c.stream(ctx, "GET", "/mcp", "")
 		b, _ := io.ReadAll(s)
 		cancel()

@@ -69,13 +69,13 @@ func (x *exchange) serveLegacy(m *mcp.Message) *attachment {
 // with it is said with status 200 (R-14).
 func (x *exchange) answerLegacy(s *session, m *mcp.Message) []byte {
 	id := m.ID.Of(m.Raw)
-	switch m.Method {
-	case mcp.MethodPing:
-		return mcp.ResultResponse(id, []byte("{}"))
-	case mcp.MethodToolsList:
-		s.noteList()
+	if kind, ok := listOf(m.Method); ok {
+		s.noteList(kind)
 		x.tasks = x.hasTasks(s)
-		return x.listTools(m)
+		return x.list(m, kind)
+	}
+	if m.Method == mcp.MethodPing {
+		return mcp.ResultResponse(id, []byte("{}"))
 	}
 	if x.hasTasks(s) {
 		if answer, ok := x.legacyTask(m, s); ok {
@@ -98,7 +98,8 @@ func (x *exchange) legacyCall(m *mcp.Message, s *session) (*attachment, []byte) 
 	if wrong != "" {
 		return nil, mcp.ErrorResponse(id, mcp.CodeInvalidParams, wrong, nil)
 	}
-	t, ok := x.resolve(m)
+	public, _ := mcp.String(m.Name.Of(m.Raw))
+	t, ok := x.resolve(mcp.ListTools, public)
 	if !ok {
 		return nil, unknownTool(id, t.public)
 	}
@@ -145,14 +146,12 @@ func (x *exchange) initialize(m *mcp.Message) {
 	x.out.w.Header().Set(mcp.HeaderSession, s.id)
 	b := []byte(`{"protocolVersion":`)
 	b = append(b, mcp.Quote(x.version)...)
-	b = append(b, `,"capabilities":{"tools":{"listChanged":true}`...)
+	b = append(b, `,"capabilities":{`...)
+	b = x.offers().append(b)
 	b = append(b, x.legacyTasks(client)...)
 	b = append(b, `},"serverInfo":`...)
 	b = append(b, x.h.info...)
-	if t := x.h.opt.Info.Instructions; t != "" {
-		b = append(b, `,"instructions":`...)
-		b = append(b, mcp.Quote(t)...)
-	}
+	b = x.appendInstructions(b)
 	x.result(id, append(b, '}'))
 }
 
@@ -258,18 +257,29 @@ func (x *exchange) listen(s *session) {
 		defer x.h.asked.quit(s.id, w)
 		wake, sweep = w.wake, w.timer.C
 	}
-	told := false
+	news := time.NewTimer(time.Hour)
+	defer news.Stop()
+	s.news.arm(news)
+	var told telling
 	for {
 		if !out.flush() {
-			if told {
-				s.noteChange() // for the next stream to tell
-			}
+			s.news.giveBack(told)
 			return
 		}
-		told = false
+		told = telling{}
 		for wrote := false; !wrote; {
 			select {
-			case <-s.wake:
+			case <-s.news.wake:
+				s.news.arm(news)
+			case <-news.C:
+				told = s.news.take()
+				told.lists &= x.offers().lists() // a session of before may have heard of fewer
+				told.each(func(method string, members []byte) {
+					out.write(notification(method, members))
+					x.q.Events++
+					wrote = true
+				})
+				s.news.arm(news)
 			case <-wake:
 				w.soon()
 			case <-sweep:
@@ -288,16 +298,20 @@ func (x *exchange) listen(s *session) {
 			case <-x.r.Context().Done():
 				return
 			}
-			if s.takeChange() {
-				out.write(toolsChanged)
-				x.q.Events++
-				wrote, told = true, true
-			}
 		}
 	}
 }
 
-var toolsChanged = []byte("event: message\ndata: " + `{"jsonrpc":"2.0","method":"` + mcp.MethodToolsChanged + `"}` + "\n\n")
+// notification is an event with a notification of ours; members of its params may
+// be nil.
+func notification(method string, members []byte) []byte {
+	b := append([]byte("event: message\ndata: "+`{"jsonrpc":"2.0","method":"`), method...)
+	b = append(b, '"')
+	if members != nil {
+		b = append(append(append(b, `,"params":{`...), members...), '}')
+	}
+	return append(b, "}\n\n"...)
+}
 
 // delete ends a session, at once (A4). Its running calls go on: DELETE says that
 // the agent leaves, not that it wants its work undone.

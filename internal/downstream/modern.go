@@ -3,12 +3,10 @@ package downstream
 import (
 	"net/http"
 	"slices"
+	"strconv"
 
 	"github.com/longcall/longcall/internal/mcp"
 )
-
-// listTTL is how long a modern agent may keep a complete list, in milliseconds.
-const listTTL = "60000"
 
 // claimsModern decides the era of a message (SPEC §5.3): what _meta says counts,
 // then the header. initialize without such a claim is legacy whatever its
@@ -55,7 +53,8 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 	x.version, x.q.Era = version, version
 	x.asks = askable(m.MetaCapabilities.Of(m.Raw), version)
 	switch m.Method {
-	case mcp.MethodDiscover, mcp.MethodToolsList, mcp.MethodToolsCall, methodTasksGet, methodTasksUpdate, methodTasksCancel, methodListen:
+	case mcp.MethodDiscover, mcp.MethodToolsCall, methodTasksGet, methodTasksUpdate, methodTasksCancel, mcp.MethodListen,
+		mcp.MethodToolsList, mcp.MethodPromptsList, mcp.MethodResourcesList, mcp.MethodTemplatesList:
 	default:
 		x.fail(http.StatusNotFound, id, mcp.CodeMethodNotFound, "Method not found: "+oneLine(m.Method, 100), nil)
 		return nil
@@ -68,16 +67,18 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 		x.mismatch(id, "The Mcp-Method header must be there once and equal the request's method.")
 		return nil
 	}
+	if kind, ok := listOf(m.Method); ok {
+		x.observe()
+		x.reply(x.list(m, kind))
+		return nil
+	}
 	switch m.Method {
 	case mcp.MethodDiscover:
 		x.observe()
 		x.result(id, x.discover(clientName(m.MetaClientInfo.Of(m.Raw))))
-	case mcp.MethodToolsList:
-		x.observe()
-		x.reply(x.listTools(m))
 	case methodTasksGet, methodTasksUpdate, methodTasksCancel:
 		x.serveTask(m)
-	case methodListen:
+	case mcp.MethodListen:
 		x.subscribe(m)
 	case mcp.MethodToolsCall:
 		name, _ := mcp.String(m.Name.Of(m.Raw))
@@ -95,7 +96,7 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 			}
 			return a
 		}
-		t, ok := x.resolve(m)
+		t, ok := x.resolve(mcp.ListTools, name)
 		if !ok {
 			x.reply(unknownTool(id, t.public))
 			return nil
@@ -124,7 +125,7 @@ func badParams(m *mcp.Message) string {
 		return badCall(m)
 	case methodTasksGet, methodTasksUpdate, methodTasksCancel:
 		return badTask(m)
-	case methodListen:
+	case mcp.MethodListen:
 		return badListen(m)
 	}
 	return ""
@@ -139,16 +140,17 @@ func (x *exchange) mismatch(id []byte, text string) {
 func (x *exchange) discover(client string) []byte {
 	b := []byte(`{"resultType":"complete","supportedVersions":`)
 	b = append(b, versions(mcp.ModernVersions)...)
-	b = append(b, `,"capabilities":{"tools":{"listChanged":true}`...)
+	b = append(b, `,"capabilities":{`...)
+	o := x.offers()
+	b = o.append(b)
 	if x.profile(client).Tasks {
 		b = append(b, `,"extensions":{"`+extensionTasks+`":{}}`...)
 	}
 	b = append(b, '}')
-	if t := x.h.opt.Info.Instructions; t != "" {
-		b = append(b, `,"instructions":`...)
-		b = append(b, mcp.Quote(t)...)
-	}
-	b = append(b, `,"ttlMs":`+listTTL+`,"cacheScope":"private",`...)
+	b = x.appendInstructions(b)
+	b = append(b, `,"ttlMs":`...)
+	b = strconv.AppendInt(b, o.ttl().Milliseconds(), 10)
+	b = append(b, `,"cacheScope":"private",`...)
 	return append(append(b, x.h.metaInfo()...), '}')
 }
 

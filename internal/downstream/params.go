@@ -47,7 +47,8 @@ type factIndex struct {
 // facts gives those of a tool, from the list as last known, as far as it is
 // within ctx.
 func (x *exchange) facts(ctx context.Context, t target) (f facts) {
-	tools, _, _ := x.h.opt.Catalog.Tools(ctx, x.caller(), t.server)
+	list, _ := x.h.opt.Catalog.List(ctx, x.caller(), t.server, mcp.ListTools)
+	tools := list.Entries
 	if len(tools) == 0 {
 		return f
 	}

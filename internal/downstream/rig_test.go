@@ -166,6 +166,10 @@ type rig struct {
 	log      *memLog
 	tools    map[string]script // by own name
 	lists    map[string][]mcp.Entry
+	more     map[mcp.ListKind]map[string][]mcp.Entry // the lists that are no tools, by server
+	caps     map[string]string                       // what servers said of themselves, if not just tools; empty is not yet
+	said     map[string]string                       // their instructions
+	ttl      map[string]time.Duration
 	fresh    map[string]bool
 	listErr  map[string]error
 	settings Settings
@@ -190,10 +194,37 @@ func (r *rig) Servers() []string {
 	return out
 }
 
-func (r *rig) Tools(_ context.Context, _ call.Caller, server string) ([]mcp.Entry, bool, error) {
+func (r *rig) List(_ context.Context, _ call.Caller, server string, kind mcp.ListKind) (mcp.Listing, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.lists[server], r.fresh[server], r.listErr[server]
+	entries := r.lists[server]
+	if kind != mcp.ListTools {
+		entries = r.more[kind][server]
+	}
+	ttl, ok := r.ttl[server]
+	if !ok {
+		ttl = -1
+	}
+	return mcp.Listing{Entries: entries, Fresh: r.fresh[server], TTL: ttl}, r.listErr[server]
+}
+
+func (r *rig) Capabilities(_ call.Caller, server string) ([]byte, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	caps, ok := r.caps[server]
+	if !ok {
+		caps = `{"tools":{}}`
+	}
+	return []byte(caps), caps != ""
+}
+
+func (r *rig) Instructions(_ call.Caller, server string) []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.said[server]; s != "" {
+		return mcp.Quote(s)
+	}
+	return nil
 }
 
 func (r *rig) Watch(f func(string, mcp.Change)) func() {
@@ -247,6 +278,10 @@ func newRig(t testing.TB) *rig {
 		t: t, log: newMemLog(), tools: map[string]script{},
 		lists:   map[string][]mcp.Entry{"up": {{Name: "work", Raw: []byte(`{"name":"work","inputSchema":{"type":"object"}}`)}}},
 		fresh:   map[string]bool{"up": true},
+		more:    map[mcp.ListKind]map[string][]mcp.Entry{},
+		caps:    map[string]string{},
+		said:    map[string]string{},
+		ttl:     map[string]time.Duration{},
 		listErr: map[string]error{},
 		settings: Settings{
 			Comment: 5 * time.Second, Progress: 10 * time.Second,

@@ -37,9 +37,8 @@ type session struct {
 	calls   map[string]*inCall // by request id with its JSON type
 	sweepAt int                // size of calls at which ended ones are looked for
 	stream  chan struct{}      // closed to end the GET stream; nil if there is none
-	wake    chan struct{}      // tells the GET stream to look
-	listed  bool               // has read a tools/list, so that a change concerns it
-	changed bool               // since then
+	seen    listSet            // lists that it has read, so that a change concerns it
+	news    changes            // what the GET stream has to tell
 }
 
 // inCall is a tools/call of the session. It holds the call's id only: an ended
@@ -133,9 +132,9 @@ func (ss *sessions) revive(id string) *session {
 	delete(ss.before, hash)
 	s := &session{
 		id: id, principal: b.Principal, server: b.Server, version: b.Version, client: b.Client, asks: askable(b.Data, b.Version),
-		used: b.Used, touched: b.Used, sweepAt: sweepCalls, wake: make(chan struct{}, 1),
-		listed: true, changed: true, // what it has read may be old
+		used: b.Used, touched: b.Used, sweepAt: sweepCalls, seen: allLists, news: newChanges(),
 	}
+	s.news.list(allLists) // what it has read may be old
 	ss.m[id] = s
 	return s
 }
@@ -159,7 +158,7 @@ func (ss *sessions) open(principal, server, version, client string, caps []byte)
 	rand.Read(b[:])
 	s = &session{
 		id: "s_" + sessionIDs.EncodeToString(b[:]), principal: principal, server: server,
-		version: version, client: client, asks: askable(caps, version), used: time.Now(), sweepAt: sweepCalls, wake: make(chan struct{}, 1),
+		version: version, client: client, asks: askable(caps, version), used: time.Now(), sweepAt: sweepCalls, news: newChanges(),
 	}
 	s.touched = s.used
 	ss.mu.Lock()
@@ -254,15 +253,21 @@ func (ss *sessions) clear() {
 	clear(ss.before)
 }
 
-// changed notes that a server's list of tools has changed.
-func (ss *sessions) changed(server string) {
+// changed notes that something of a server has changed.
+func (ss *sessions) changed(server string, c mcp.Change) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	for _, s := range ss.m {
-		if s.server == "" || s.server == server {
-			s.noteChange()
+		if (s.server == "" || s.server == server) && concerns(c, s.principal, s.id) {
+			s.noteChange(server, c)
 		}
 	}
+}
+
+// concerns says whether a change was seen on a connection that may be the
+// caller's.
+func concerns(c mcp.Change, principal, session string) bool {
+	return (c.Principal == "" || c.Principal == principal) && (c.Session == "" || c.Session == session)
 }
 
 // done ends a use.
@@ -391,34 +396,28 @@ func (s *session) endStream(kick chan struct{}) {
 	s.stream = nil
 }
 
-func (s *session) noteChange() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.listed {
+// noteChange notes a change, if the client has read what has changed.
+func (s *session) noteChange(server string, c mcp.Change) {
+	if c.URI != "" {
 		return
 	}
-	s.changed = true
-	select {
-	case s.wake <- struct{}{}:
-	default:
+	set := listsOf(c.List)
+	s.mu.Lock()
+	seen := s.seen&set != 0
+	s.mu.Unlock()
+	if seen {
+		s.news.list(set)
 	}
 }
 
-// noteList says that the client reads the list now: changes before do not
-// concern it any more.
-func (s *session) noteList() {
+// noteList says that the client reads a list now: changes before do not concern it
+// any more.
+func (s *session) noteList(kind mcp.ListKind) {
+	set := listsOf(kind)
 	s.mu.Lock()
-	s.listed, s.changed = true, false
+	s.seen |= set
 	s.mu.Unlock()
-}
-
-// takeChange says whether the client has to be told of a change, once.
-func (s *session) takeChange() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.changed
-	s.changed = false
-	return c
+	s.news.read(set)
 }
 
 // idKey makes ids comparable: 1 and "1" are two, and however a string is

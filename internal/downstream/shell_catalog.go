@@ -14,13 +14,35 @@ type shellCatalog struct {
 	shell Shell
 }
 
-func (c shellCatalog) Servers() []string { return append(c.Catalog.Servers(), serverShell) }
+// Servers are the tool servers' names and the shell's. The catalog's own slice must
+// not be changed.
+func (c shellCatalog) Servers() []string {
+	return slices.Concat(c.Catalog.Servers(), []string{serverShell})
+}
 
-func (c shellCatalog) Tools(ctx context.Context, caller call.Caller, server string) ([]mcp.Entry, bool, error) {
-	if server == serverShell {
-		return c.shell.Tools(caller.Principal), true, nil
+func (c shellCatalog) List(ctx context.Context, caller call.Caller, server string, kind mcp.ListKind) (mcp.Listing, error) {
+	if server != serverShell {
+		return c.Catalog.List(ctx, caller, server, kind)
 	}
-	return c.Catalog.Tools(ctx, caller, server)
+	l := mcp.Listing{Fresh: true, TTL: -1}
+	if kind == mcp.ListTools {
+		l.Entries = c.shell.Tools(caller.Principal)
+	}
+	return l, nil
+}
+
+func (c shellCatalog) Capabilities(caller call.Caller, server string) (caps []byte, known bool) {
+	if server == serverShell {
+		return []byte(`{"tools":{}}`), true
+	}
+	return c.Catalog.Capabilities(caller, server)
+}
+
+func (c shellCatalog) Instructions(caller call.Caller, server string) []byte {
+	if server == serverShell {
+		return nil
+	}
+	return c.Catalog.Instructions(caller, server)
 }
 
 // Private passes on which servers only those hear of who know their name.

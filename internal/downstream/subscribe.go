@@ -3,6 +3,7 @@ package downstream
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -12,27 +13,22 @@ import (
 )
 
 const (
-	methodListen       = "subscriptions/listen"
-	methodAcknowledged = "notifications/subscriptions/acknowledged"
-	methodTaskChanged  = "notifications/tasks"
+	methodTaskChanged = "notifications/tasks"
 
-	metaKeySubscription = "io.modelcontextprotocol/subscriptionId"
-)
-
-const (
 	maxListens     = 100  // of one principal at a time
 	maxListenTasks = 1000 // of one listen
-	// changePause is how long further changes of a list are waited for (R-25).
-	changePause = 250 * time.Millisecond
 )
 
 // filter is what a listener asks to hear of. Kinds that are not here are not
 // served, and left out of what is acknowledged.
 type filter struct {
-	tools bool
+	lists listSet
 	tasks []string // ids as the client wrote them
 	named bool     // whether tasks were named at all
 }
+
+// filterNames are the members of a filter for lists, in the order of listNotices.
+var filterNames = [len(listNotices)]string{"toolsListChanged", "promptsListChanged", "resourcesListChanged"}
 
 // badListen says what is wrong with the params of subscriptions/listen; empty if
 // nothing is.
@@ -54,13 +50,13 @@ func readFilter(m *mcp.Message) (f filter, wrong string) {
 	}
 	for _, m := range members {
 		switch m.Name {
-		case "toolsListChanged":
+		case filterNames[0], filterNames[1], filterNames[2]:
 			switch string(m.Value) {
 			case "true":
-				f.tools = true
+				f.lists |= 1 << slices.Index(filterNames[:], m.Name)
 			case "false", "null":
 			default:
-				return f, "params.notifications.toolsListChanged must be true or false."
+				return f, "params.notifications." + m.Name + " must be true or false."
 			}
 		case "taskIds":
 			if string(m.Value) == "null" {
@@ -97,7 +93,8 @@ func (x *exchange) subscribe(m *mcp.Message) {
 		x.fail(http.StatusNotAcceptable, id, mcp.CodeInvalidRequest, "subscriptions/listen is answered with a stream: add text/event-stream to Accept.", nil)
 		return
 	}
-	s, ok := x.h.subs.open(x.q.Principal, x.server, f.tools)
+	f.lists &= x.offers().lists()
+	s, ok := x.h.subs.open(x.q.Principal, x.server, f.lists)
 	if !ok {
 		x.out.w.Header().Set("Retry-After", "60")
 		x.fail(http.StatusTooManyRequests, id, mcp.CodeInternal, "You already have "+strconv.Itoa(maxListens)+" listens open, which is the limit. Close one first; one listen takes up to "+strconv.Itoa(maxListenTasks)+" task ids.", nil)
@@ -141,16 +138,15 @@ func (l *listener) run(s *subscription, w *watch) {
 	x := l.x
 	tick := time.NewTicker(streamComment)
 	defer tick.Stop()
-	var changed <-chan time.Time
+	news := time.NewTimer(time.Hour)
+	defer news.Stop()
 	for {
 		select {
-		case <-s.wake:
-			if changed == nil {
-				changed = time.After(changePause)
-			}
-		case <-changed:
-			changed = nil
-			l.notify(mcp.MethodToolsChanged, nil)
+		case <-s.news.wake:
+			s.news.arm(news)
+		case <-news.C:
+			s.news.take().each(l.notify)
+			s.news.arm(news)
 			x.out.flush()
 		case <-w.wake:
 			w.soon()
@@ -175,13 +171,19 @@ func (l *listener) run(s *subscription, w *watch) {
 // acknowledge says what the stream will carry.
 func (l *listener) acknowledge(f *filter, tasks []call.ID) {
 	b := []byte(`"notifications":{`)
-	if f.tools {
-		b = append(b, `"toolsListChanged":true`...)
-	}
-	if f.named {
-		if f.tools {
+	sep := func() {
+		if b[len(b)-1] != '{' {
 			b = append(b, ',')
 		}
+	}
+	for i, name := range filterNames {
+		if f.lists&(1<<i) != 0 {
+			sep()
+			b = append(append(append(b, '"'), name...), `":true`...)
+		}
+	}
+	if f.named {
+		sep()
 		b = append(b, `"taskIds":[`...)
 		for i, id := range tasks {
 			if i > 0 {
@@ -191,7 +193,7 @@ func (l *listener) acknowledge(f *filter, tasks []call.ID) {
 		}
 		b = append(b, ']')
 	}
-	l.notify(methodAcknowledged, append(b, '}'))
+	l.notify(mcp.MethodAcknowledged, append(b, '}'))
 }
 
 // task writes a notifications/tasks. One that tells of the end is a delivery of
@@ -216,7 +218,7 @@ func (l *listener) notify(method string, members []byte) {
 	if members != nil {
 		b = append(append(b, members...), ',')
 	}
-	b = append(b, `"_meta":{"`+metaKeySubscription+`":`...)
+	b = append(b, `"_meta":{"`+mcp.MetaKeySubscription+`":`...)
 	b = append(append(b, l.id...), `}}}`...)
 	l.write(b)
 }
@@ -224,7 +226,7 @@ func (l *listener) notify(method string, members []byte) {
 // end writes the result that ends the subscription (A6).
 func (l *listener) end() {
 	b := append([]byte(`{"jsonrpc":"2.0","id":`), l.id...)
-	b = append(b, `,"result":{"resultType":"complete","_meta":{"`+metaKeySubscription+`":`...)
+	b = append(b, `,"result":{"resultType":"complete","_meta":{"`+mcp.MetaKeySubscription+`":`...)
 	b = append(append(b, l.id...), `,"`+mcp.MetaKeyServerInfo+`":`...)
 	b = append(append(b, l.x.h.info...), `}}}`...)
 	l.write(b)
@@ -250,12 +252,12 @@ type subscriptions struct {
 type subscription struct {
 	principal string
 	server    string // of the endpoint; "" for all
-	tools     bool
-	wake      chan struct{} // holds one: the list of tools has changed
+	lists     listSet
+	news      changes
 }
 
 // open counts a listen of the principal in; ok is false if it has too many.
-func (ss *subscriptions) open(principal, server string, tools bool) (s *subscription, ok bool) {
+func (ss *subscriptions) open(principal, server string, lists listSet) (s *subscription, ok bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	if ss.count[principal] >= maxListens {
@@ -264,7 +266,7 @@ func (ss *subscriptions) open(principal, server string, tools bool) (s *subscrip
 	if ss.all == nil {
 		ss.all, ss.count = map[*subscription]struct{}{}, map[string]int{}
 	}
-	s = &subscription{principal: principal, server: server, tools: tools, wake: make(chan struct{}, 1)}
+	s = &subscription{principal: principal, server: server, lists: lists, news: newChanges()}
 	ss.all[s] = struct{}{}
 	ss.count[principal]++
 	return s, true
@@ -279,16 +281,17 @@ func (ss *subscriptions) close(s *subscription) {
 	}
 }
 
-// changed tells those who asked that a server's list of tools has changed (R-25).
-func (ss *subscriptions) changed(server string) {
+// changed tells those who asked that something of a server has changed (R-25).
+func (ss *subscriptions) changed(server string, c mcp.Change) {
+	if c.URI != "" {
+		return
+	}
+	set := listsOf(c.List)
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	for s := range ss.all {
-		if s.tools && (s.server == "" || s.server == server) {
-			select {
-			case s.wake <- struct{}{}:
-			default:
-			}
+		if s.lists&set != 0 && (s.server == "" || s.server == server) && concerns(c, s.principal, "") {
+			s.news.list(set)
 		}
 	}
 }

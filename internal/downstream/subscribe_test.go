@@ -40,7 +40,7 @@ func subscriptionOf(m map[string]any) any {
 	for _, part := range []string{"params", "result"} {
 		if p, ok := m[part].(map[string]any); ok {
 			meta, _ := p["_meta"].(map[string]any)
-			return meta[metaKeySubscription]
+			return meta[mcp.MetaKeySubscription]
 		}
 	}
 	return nil
@@ -48,8 +48,8 @@ func subscriptionOf(m map[string]any) any {
 
 // listen serves a subscriptions/listen with that id and filter until ctx is done.
 func (r *rig) listen(ctx context.Context, w *tape, id, filter string) {
-	body := strings.Replace(tasked(methodListen, `"notifications":{`+filter+`}`), `"id":1`, `"id":`+id, 1)
-	r.h.ServeHTTP(w, request(ctx, "POST", body, modern(methodListen, "")...))
+	body := strings.Replace(tasked(mcp.MethodListen, `"notifications":{`+filter+`}`), `"id":1`, `"id":`+id, 1)
+	r.h.ServeHTTP(w, request(ctx, "POST", body, modern(mcp.MethodListen, "")...))
 }
 
 // TestListen is R-10, X-14: an acknowledgement of what is honoured, then changes,
@@ -75,7 +75,7 @@ func TestListen(t *testing.T) {
 			r.stop()
 			synctest.Wait()
 			at, got := heard(t, w)
-			if fmt.Sprint(at) != "[0 20.25 21]" || len(got) != 3 || got[0]["method"] != methodAcknowledged || got[1]["method"] != mcp.MethodToolsChanged || got[2]["result"] == nil {
+			if fmt.Sprint(at) != "[0 20.25 21]" || len(got) != 3 || got[0]["method"] != mcp.MethodAcknowledged || got[1]["method"] != mcp.MethodToolsChanged || got[2]["result"] == nil {
 				t.Fatalf("heard at %v: %v", at, got)
 			}
 			honoured, _ := json.Marshal(got[0]["params"].(map[string]any)["notifications"])
@@ -185,7 +185,7 @@ func TestListenTask(t *testing.T) {
 		late := newTape()
 		go func() { r.listen(t.Context(), late, "3", `"taskIds":["`+id+`"]`); done <- struct{}{} }()
 		time.Sleep(time.Second)
-		if _, got := heard(t, late); len(got) != 2 || got[0]["method"] != methodAcknowledged || !strings.Contains(late.text(), `"status":"completed"`) {
+		if _, got := heard(t, late); len(got) != 2 || got[0]["method"] != mcp.MethodAcknowledged || !strings.Contains(late.text(), `"status":"completed"`) {
 			t.Errorf("late: %v", got)
 		}
 		r.stop()
@@ -211,7 +211,7 @@ func TestListenLimits(t *testing.T) {
 		}
 		other := newTape()
 		go func() {
-			req := request(ctx, "POST", tasked(methodListen, `"notifications":{}`), append(modern(methodListen, ""), "Authorization", "Bearer bob")...)
+			req := request(ctx, "POST", tasked(mcp.MethodListen, `"notifications":{}`), append(modern(mcp.MethodListen, ""), "Authorization", "Bearer bob")...)
 			r.h.ServeHTTP(other, req)
 			done <- struct{}{}
 		}()
@@ -225,7 +225,7 @@ func TestListenLimits(t *testing.T) {
 		}
 		rec := httptest.NewRecorder()
 		ids := strings.TrimSuffix(strings.Repeat(`"x",`, maxListenTasks+1), ",")
-		r.h.ServeHTTP(rec, request(t.Context(), "POST", tasked(methodListen, `"notifications":{"taskIds":[`+ids+`]}`), modern(methodListen, "")...))
+		r.h.ServeHTTP(rec, request(t.Context(), "POST", tasked(mcp.MethodListen, `"notifications":{"taskIds":[`+ids+`]}`), modern(mcp.MethodListen, "")...))
 		if !strings.Contains(rec.Body.String(), "at most 1000") {
 			t.Errorf("too many tasks: %s", rec.Body)
 		}

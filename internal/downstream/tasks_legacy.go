@@ -214,13 +214,12 @@ func waitEnd(ctx context.Context, c *call.Call) {
 // listTasks answers tasks/list with one page of the principal's calls that were
 // handed off, newest first.
 func (x *exchange) listTasks(m *mcp.Message) []byte {
-	const scope = "\x00tasks" // a cursor of another list is none here
 	id := m.ID.Of(m.Raw)
 	before := ""
 	if m.Cursor.Ok() {
 		c, ok := mcp.String(m.Cursor.Of(m.Raw))
 		if ok {
-			before, ok = x.h.cursors.open(c, x.q.Principal, scope)
+			before, ok = x.h.cursors.open(c, methodTasksList, x.q.Principal, x.server)
 		}
 		if !ok {
 			return mcp.ErrorResponse(id, mcp.CodeInvalidParams, "This cursor is not known. Read the list from its start.", nil)
@@ -257,7 +256,7 @@ func (x *exchange) listTasks(m *mcp.Message) []byte {
 	b = append(b, ']')
 	if next != "" {
 		b = append(b, `,"nextCursor":`...)
-		b = append(b, mcp.Quote(x.h.cursors.seal(next, x.q.Principal, scope))...)
+		b = append(b, mcp.Quote(x.h.cursors.seal(next, methodTasksList, x.q.Principal, x.server))...)
 	}
 	return mcp.ResultResponse(id, append(b, '}'))
 }

@@ -141,12 +141,8 @@ func TestPublicNames(t *testing.T) {
 				t.Errorf("%s %q: %q, also of %s", s, own, public, seen[public])
 			}
 			seen[public] = s + " " + own
-			m, err := mcp.Parse([]byte(legacyCall("1", public, "")))
-			if err != nil {
-				t.Fatal(err)
-			}
 			x := &exchange{h: r.h, r: r.serve().request(t.Context(), "POST", "/", "")}
-			if got, ok := x.resolve(&m); !ok || got.server != s || got.tool != own {
+			if got, ok := x.resolve(mcp.ListTools, public); !ok || got.server != s || got.tool != own {
 				t.Errorf("%q is %s %q, not %s %q", public, got.server, got.tool, s, own)
 			}
 		}

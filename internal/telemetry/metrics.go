@@ -27,6 +27,7 @@ type metrics struct {
 	attachment *prometheus.HistogramVec // how
 	deliveries *prometheus.CounterVec   // how, kind
 	calls      *prometheus.CounterVec   // server, outcome, tool_error
+	requests   *prometheus.CounterVec   // server, method, outcome
 	inFlight   prometheus.Gauge
 	refused    *prometheus.CounterVec // status
 	coalesced  prometheus.Counter
@@ -77,6 +78,10 @@ func newMetrics(version, revision string) *metrics {
 			Name: "longcall_calls_total",
 			Help: "Calls that ended, by outcome and by the tool's own isError.",
 		}, []string{"server", "outcome", "tool_error"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "longcall_requests_total",
+			Help: "Requests to tool servers that are no tool calls, such as resources/read, by method and by how they ended.",
+		}, []string{"server", "method", "outcome"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "longcall_calls_in_flight", Help: "Calls that run now.",
 		}),
@@ -115,7 +120,7 @@ func newMetrics(version, revision string) *metrics {
 	})
 	build.Set(1)
 	m.reg.MustRegister(
-		m.firstByte, m.gap, m.duration, m.attachment, m.deliveries, m.calls, m.inFlight, m.refused,
+		m.firstByte, m.gap, m.duration, m.attachment, m.deliveries, m.calls, m.requests, m.inFlight, m.refused,
 		m.coalesced, m.dropped, m.lost, m.unstored, m.reconnects, m.restarts, build,
 		pulled{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -129,12 +134,20 @@ func (m *metrics) handler() http.Handler {
 	})
 }
 
-func (m *metrics) callStarted() { m.inFlight.Inc() }
+func (m *metrics) callStarted(r *call.Record) {
+	if !r.Volatile {
+		m.inFlight.Inc()
+	}
+}
 
 func (m *metrics) callEnded(r *call.Record, stored bool) {
-	m.inFlight.Dec()
 	server := m.server(r.Server)
 	outcome := string(r.End.Outcome)
+	if r.Volatile {
+		m.requests.WithLabelValues(server, oneOf(r.Method, "prompts/get", "resources/read", "completion/complete"), outcome).Inc()
+		return
+	}
+	m.inFlight.Dec()
 	m.calls.WithLabelValues(server, outcome, strconv.FormatBool(r.End.ToolError)).Inc()
 	m.duration.WithLabelValues(outcome, server).Observe(r.Ended.Sub(r.Started).Seconds())
 	if !stored {
@@ -185,6 +198,7 @@ func (m *metrics) setServers(names []string) {
 		gone := prometheus.Labels{"server": name}
 		m.duration.DeletePartialMatch(gone)
 		m.calls.DeletePartialMatch(gone)
+		m.requests.DeletePartialMatch(gone)
 		m.reconnects.DeletePartialMatch(gone)
 		m.restarts.DeletePartialMatch(gone)
 	}

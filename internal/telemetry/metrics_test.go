@@ -130,3 +130,26 @@ func TestMetricsInFlight(t *testing.T) {
 	}
 	tel.CallEnded(r, true)
 }
+
+// Other requests than tool calls are counted apart, by a method of a fixed set.
+func TestVolatileCallsAreRequests(t *testing.T) {
+	tel := newTelemetry(t, Options{})
+	for _, method := range []string{"resources/read", "vendor/secret"} {
+		r := &call.Record{ID: call.NewID(), Started: time.Now(), Ended: time.Now(), Spec: call.Spec{Server: "up", Method: method, Volatile: true}, End: call.End{Outcome: call.Completed}}
+		tel.CallStarted(r)
+		tel.CallEnded(r, false)
+	}
+	got := scrape(t, tel)
+	for _, want := range []string{
+		`longcall_requests_total{method="resources/read",outcome="completed",server="up"} 1`,
+		`longcall_requests_total{method="other",outcome="completed",server="up"} 1`,
+		"longcall_calls_in_flight 0", "longcall_journal_unstored_ends_total 0",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+	if strings.Contains(got, "longcall_calls_total{") {
+		t.Error("they are counted as calls")
+	}
+}

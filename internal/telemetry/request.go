@@ -150,6 +150,8 @@ func ending(q *Request) (level slog.Level, event, text string) {
 var (
 	callEnds    = endTexts("call")
 	requestEnds = endTexts("request")
+	// upstreamEnds are of requests to tool servers that are no tool calls.
+	upstreamEnds = endTexts("request to the tool server")
 )
 
 func endTexts(what string) map[call.Outcome]string {
@@ -213,6 +215,7 @@ func (l *line) request(q *Request) {
 func (l *line) call(r *call.Record) {
 	l.str("request", r.RequestID)
 	l.str("call", string(r.ID))
+	l.str("method", r.Method)
 	l.str("parent", string(r.Parent))
 	if r.Index > 0 {
 		l.num("child", int64(r.Index))

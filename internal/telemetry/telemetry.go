@@ -74,11 +74,14 @@ func (t *Telemetry) Shutdown(ctx context.Context) error { return t.tracing.Shutd
 
 // CallStarted implements call.Observer.
 func (t *Telemetry) CallStarted(r *call.Record) {
-	t.metrics.callStarted()
+	t.metrics.callStarted(r)
 	t.tracing.callStarted(r)
 	level := ofCall(r)
 	if r.Denied == nil && t.log.Enabled(context.Background(), level) {
 		l := line{time: r.Started, level: level, text: "call started"}
+		if r.Volatile {
+			l.text = "request to the tool server started"
+		}
 		l.str("event", "call_start")
 		l.call(r)
 		l.write(t.log)
@@ -87,7 +90,7 @@ func (t *Telemetry) CallStarted(r *call.Record) {
 
 // CallResumed implements call.Observer.
 func (t *Telemetry) CallResumed(r *call.Record) {
-	t.metrics.callStarted()
+	t.metrics.callStarted(r)
 	t.tracing.callStarted(r)
 	if !t.log.Enabled(context.Background(), slog.LevelInfo) {
 		return
@@ -114,6 +117,9 @@ func (t *Telemetry) CallAnswered(r *call.Record) {
 		return
 	}
 	l := line{time: r.FirstByte, level: level, text: "call first byte"}
+	if r.Volatile {
+		l.text = "request to the tool server first byte"
+	}
 	l.str("event", "call_first_byte")
 	l.call(r)
 	l.ms("ms", r.FirstByte.Sub(r.Started))
@@ -131,6 +137,7 @@ func (t *Telemetry) CallEnded(r *call.Record, stored bool) {
 	if t.wasLeft(r.ID) {
 		level = slog.LevelInfo
 	}
+	stored = stored || r.Volatile // there is nothing to store
 	if !stored {
 		level = slog.LevelWarn
 	}
@@ -138,6 +145,9 @@ func (t *Telemetry) CallEnded(r *call.Record, stored bool) {
 		return
 	}
 	l := line{time: r.Ended, level: level, text: callEnds[r.End.Outcome]}
+	if r.Volatile {
+		l.text = upstreamEnds[r.End.Outcome]
+	}
 	l.str("event", "call_end")
 	l.call(r)
 	l.end(&r.End)

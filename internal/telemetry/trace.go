@@ -176,10 +176,13 @@ type Span struct {
 // caller's trace context, which Incoming picks; anything invalid is ignored.
 // End must follow.
 func (t *Tracing) StartCall(ctx context.Context, name, traceparent, tracestate string) Span {
-	return t.startCall(ctx, name, traceparent, tracestate, time.Now())
+	return t.startCall(ctx, "tools/call", name, traceparent, tracestate, time.Now())
 }
 
-func (t *Tracing) startCall(ctx context.Context, name, traceparent, tracestate string, at time.Time) Span {
+// maxSpanName bounds a span's name, in bytes.
+const maxSpanName = 112
+
+func (t *Tracing) startCall(ctx context.Context, method, name, traceparent, tracestate string, at time.Time) Span {
 	valid := ValidTraceparent(traceparent)
 	if t == nil {
 		if !valid {
@@ -190,10 +193,11 @@ func (t *Tracing) startCall(ctx context.Context, name, traceparent, tracestate s
 	if valid {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, remote(traceparent, validState(tracestate)))
 	}
-	if len(name) > 100 {
-		name = strings.ToValidUTF8(name[:100], "")
+	name = strings.TrimSuffix(method+" "+name, " ")
+	if len(name) > maxSpanName {
+		name = strings.ToValidUTF8(name[:maxSpanName], "")
 	}
-	_, span := t.tracer.Start(ctx, "tools/call "+name, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(at))
+	_, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(at))
 	c := span.SpanContext()
 	return Span{span: span, parent: formatParent(c), state: c.TraceState().String()}
 }
@@ -254,12 +258,22 @@ func (s Span) describe(r *call.Record) {
 		return
 	}
 	s.span.SetAttributes(
-		attribute.String("mcp.method.name", "tools/call"),
-		attribute.String("gen_ai.tool.name", r.Tool),
+		attribute.String("mcp.method.name", methodOf(r)),
 		attribute.String("mcp.protocol.version", r.Era),
 		attribute.String("longcall.server", r.Server),
 		attribute.String("longcall.call.id", string(r.ID)),
 	)
+	if r.Method == "" {
+		s.span.SetAttributes(attribute.String("gen_ai.tool.name", r.Tool))
+	}
+}
+
+// methodOf is the method of the request.
+func methodOf(r *call.Record) string {
+	if r.Method == "" {
+		return "tools/call"
+	}
+	return r.Method
 }
 
 // runner makes spans of the calls that it passes on.
@@ -294,7 +308,7 @@ func (t *Tracing) callStarted(r *call.Record) {
 	if t == nil {
 		return
 	}
-	s := t.startCall(context.Background(), r.PublicTool, r.Traceparent, "", r.Started)
+	s := t.startCall(context.Background(), methodOf(r), r.PublicTool, r.Traceparent, "", r.Started)
 	s.describe(r)
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -32,6 +32,7 @@ type exchange struct {
 	retry  time.Duration // as the server asked
 
 	numbered atomic.Bool // lastID is there, so that the stream can be resumed
+	gone     bool        // the request or its answer was lost; only the call's goroutine
 
 	addressed bool     // the address is kept; written under mu by the call's goroutine only
 	apart     bool     // progress came on the standalone stream; under mu
@@ -71,6 +72,24 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 	if refused != nil {
 		return *refused
 	}
+	a := e.carry(ctx, (*exchange).exchange)
+	if e.gone && readsOnly(x.Spec) && ctx.Err() == nil {
+		return c.again(ctx, x)
+	}
+	return a
+}
+
+// again sends a request that only reads once more, under a new id, after it or
+// its answer was lost: in the stateless era a client must (SPEC §1.4, R-72), and
+// in the other one it changes nothing either. A call is never sent again (I1).
+//
+//go:noinline
+func (c *httpConn) again(ctx context.Context, x *call.Exec) call.Answer {
+	x.Note("The connection to the tool server was lost; the request only reads, so it was sent once more.")
+	e, refused := c.prepare(ctx, x)
+	if refused != nil {
+		return *refused
+	}
 	return e.carry(ctx, (*exchange).exchange)
 }
 
@@ -94,7 +113,7 @@ func (c *httpConn) prepare(ctx context.Context, x *call.Exec) (e *exchange, refu
 	}
 	id := c.nextID()
 	support := ""
-	if sess.tasks > 0 {
+	if sess.tasks > 0 && x.Spec.Method == "" {
 		support = c.hooks.legacyTask(ctx, x.Spec.Tool, sess.tasks == tasksCancelled)
 	}
 	body, err := outgoingCall(x.Spec.Request, x.Spec.Tool, id, id, sess.isModern, x.Spec.Traceparent, taskTTL(support, x.Limits.Total))
@@ -328,6 +347,7 @@ func (x *exchange) lost(ctx context.Context, err error) call.Answer {
 		return a
 	}
 	x.c.hooks.Reconnected("lost")
+	x.gone = true
 	if !x.sess.isModern {
 		x.c.spawn(func() { x.tellCancel("the stream was lost") })
 	}
@@ -349,6 +369,7 @@ func (x *exchange) receive(ctx context.Context, resp *http.Response) call.Answer
 		return x.stream(ctx, resp.Body)
 	case resp.StatusCode == http.StatusNotFound && !x.sess.isModern && x.sess.id != "":
 		resp.Body.Close()
+		x.gone = true
 		x.c.forget(x.sess)
 		return interrupted("the tool server had forgotten our session (HTTP 404) when the call reached it. The next call gets a new session.")
 	case resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent:
@@ -408,7 +429,7 @@ const takeOver = 32 << 10
 func (x *exchange) answer(m *mcp.Message) call.Answer {
 	end := call.End{Outcome: call.Completed, ToolError: string(m.IsError.Of(m.Raw)) == "true"}
 	switch kind, _ := mcp.String(m.ResultType.Of(m.Raw)); {
-	case kind == "task" && x.sess.isModern, kind == "" && x.asTask != "":
+	case kind == "task" && x.sess.isModern && x.exec.Spec.Method == "", kind == "" && x.asTask != "":
 		made, err := createdTask(m, x.sess.isModern)
 		switch {
 		case err != nil:
@@ -428,6 +449,9 @@ func (x *exchange) answer(m *mcp.Message) call.Answer {
 		return call.Answer{End: cause.End}
 	}
 	if m.Error.Ok() {
+		if m.Code == codeCancelled {
+			return cancelledThere()
+		}
 		end = call.End{Outcome: call.Failed, Code: m.Code}
 	}
 	hold := m.WithHole

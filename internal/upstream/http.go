@@ -424,7 +424,8 @@ func (c *httpConn) sendCall(x *exchange, body []byte) (*http.Response, error) {
 			}
 		},
 	})
-	req, err := c.newPost(ctx, x.sess, mcp.MethodToolsCall, x.exec.Spec.Tool, body)
+	method, name := named(x.exec.Spec, body)
+	req, err := c.newPost(ctx, x.sess, method, name, body)
 	if err != nil {
 		return nil, err
 	}

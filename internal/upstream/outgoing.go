@@ -48,7 +48,8 @@ func hopLocal(name string) bool {
 }
 
 // outgoingCall makes the message for the tool server out of the agent's: our
-// id and progress token, the server's name of the tool, and the _meta of the
+// id and progress token, the server's name of the tool or prompt (if it is not
+// empty), and the _meta of the
 // server's era, spliced into the agent's bytes. All else stays as it was (I12),
 // but for the task of 2025-11-25: whether the agent wants one is between it and
 // us, and whether the server makes one is ours to ask, for as long as ttl; 0
@@ -80,18 +81,30 @@ func outgoingCall(request []byte, tool, id, token string, modern bool, tracepare
 	if err != nil {
 		return nil, err
 	}
-	edits := []mcp.Edit{{At: m.ID, With: mcp.Quote(id)}, {At: m.Name, With: mcp.Quote(tool)}}
+	edits := append(make([]mcp.Edit, 0, 4), mcp.Edit{At: m.ID, With: mcp.Quote(id)})
+	if tool != "" && m.Name.Ok() {
+		edits = append(edits, mcp.Edit{At: m.Name, With: mcp.Quote(tool)})
+	}
 	var more []byte // members of params
-	if m.Meta.Ok() {
+	switch {
+	case m.Meta.Ok():
 		edits = append(edits, mcp.Edit{At: m.Meta, With: meta})
-	} else {
+	case m.Params.Ok() && bytes.IndexByte(m.Params.Of(m.Raw), '"') >= 0:
 		more = append([]byte(`,"_meta":`), meta...)
+	default: // other methods may have no params, null, or an empty object
+		params := append(append([]byte(`{"_meta":`), meta...), '}')
+		at := m.Params
+		if !at.Ok() {
+			end := bytes.LastIndexByte(request, '}')
+			at, params = mcp.Span{Start: end, End: end}, append([]byte(`,"params":`), params...)
+		}
+		edits = append(edits, mcp.Edit{At: at, With: params})
 	}
 	if ttl > 0 {
 		more = fmt.Appendf(more, `,"task":{"ttl":%d}`, ttl.Milliseconds())
 	}
 	if more != nil {
-		end := m.Params.End - 1 // before the closing brace; a call's params are never empty
+		end := m.Params.End - 1 // before the closing brace
 		edits = append(edits, mcp.Edit{At: mcp.Span{Start: end, End: end}, With: more})
 	}
 	slices.SortFunc(edits, func(a, b mcp.Edit) int { return a.At.Start - b.At.Start })

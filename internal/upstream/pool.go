@@ -255,7 +255,10 @@ func (p *Pool) Run(ctx context.Context, x *call.Exec) call.Answer {
 		return failed("Not started: %v. Nothing was sent.", err)
 	}
 	defer p.done(l)
-	return l.conn.call(ctx, x)
+	if x.Spec.Method == "" {
+		return l.conn.call(ctx, x)
+	}
+	return inWords(x.Spec, l.conn.call(ctx, x))
 }
 
 // EndSession closes the connections that belonged to one agent session only.

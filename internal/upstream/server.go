@@ -112,9 +112,14 @@ func failed(format string, args ...any) call.Answer {
 func interrupted(format string, args ...any) call.Answer {
 	return call.Answer{End: call.End{
 		Outcome: call.Interrupted,
-		Text:    "Outcome unknown: " + fmt.Sprintf(format, args...) + " The call may have taken effect and was not sent again: check before you call it again.",
+		Text:    unknownOutcome + fmt.Sprintf(format, args...) + checkFirst,
 	}}
 }
+
+const (
+	unknownOutcome = "Outcome unknown: "
+	checkFirst     = " The call may have taken effect and was not sent again: check before you call it again."
+)
 
 // timedOut is the answer for a call that hit one of our time limits.
 func timedOut(limit string, after time.Duration, what string) call.Answer {
@@ -126,6 +131,20 @@ func limitEnd(limit string, after time.Duration, what string) *call.End {
 		Outcome: call.TimedOut, Limit: limit,
 		Text: fmt.Sprintf("Stopped after %s: %s (limits.%s).", after, what, limit),
 	}
+}
+
+// codeCancelled ends a request that was cancelled; some servers of the era with
+// sessions send it (SPEC §5.6).
+const codeCancelled = -32800
+
+// cancelledThere is the answer for a request that the server says was cancelled.
+//
+//go:noinline
+func cancelledThere() call.Answer {
+	return call.Answer{End: call.End{
+		Outcome: call.Cancelled, By: "server",
+		Text: "The tool server says that the call was cancelled there. It may have taken effect in part: check before you call it again.",
+	}}
 }
 
 // tooLarge is the answer for a message over limits.message.

@@ -87,12 +87,20 @@ func (c *stdioConn) call(ctx context.Context, x *call.Exec) call.Answer {
 		wait, cancel = context.WithTimeoutCause(ctx, x.Limits.Connect, errConnect)
 	}
 	defer cancel()
-	for {
+	for lost := 0; ; {
 		l, err := c.ready(wait)
 		switch {
 		case err == nil:
-			if a, ok := l.wire.call(ctx, x, c.s.PingEvery); ok {
+			a, ok := l.wire.call(ctx, x, c.s.PingEvery)
+			if ok {
 				return a
+			}
+			if a.Outcome == call.Interrupted { // it left, and only reads; see httpConn.again
+				if lost++; lost > 1 {
+					return a
+				}
+				<-l.over
+				x.Note("The tool server's process ended; the request only reads, so it is sent once more.")
 			}
 		case ctx.Err() != nil:
 			return call.Answer{} // nothing left for the server

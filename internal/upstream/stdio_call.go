@@ -11,14 +11,14 @@ import (
 )
 
 // call carries one call. ok is false if the process ended before anything left
-// for it: then the call may be sent to the next one.
+// for it, or if the request only reads: then it may be sent to the next one.
 //
 // The call has no address: the process is ours and dies with us, so a call that
 // a crash of ours leaves behind ends as interrupted.
 func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a call.Answer, ok bool) {
 	p := w.expect(x)
 	defer w.forget(p)
-	if w.canTask {
+	if w.canTask && x.Spec.Method == "" {
 		// A task is no gain where the tool may do without: the process ends with us.
 		p.asTask = w.hooks.legacyTask(ctx, x.Spec.Tool, false)
 	}
@@ -55,7 +55,7 @@ func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a c
 			if r, _ := p.got(); r != nil {
 				return w.finish(ctx, x, p, r), true
 			}
-			return w.lost(), true
+			return w.lost(), !readsOnly(x.Spec)
 		case <-ctx.Done():
 			return w.cancelled(ctx, x, p), true
 		case <-timer.C:
@@ -100,6 +100,8 @@ func (w *wire) answer(x *call.Exec, r *response) call.Answer {
 	}
 	a := call.Answer{Body: r.body, Hole: r.hole}
 	switch {
+	case r.failed && r.code == codeCancelled:
+		return cancelledThere()
 	case r.failed:
 		a.Outcome, a.Code = call.Failed, r.code
 	case r.kind == "input_required":

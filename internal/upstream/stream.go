@@ -278,6 +278,7 @@ func (x *exchange) resume(ctx context.Context, why error, pause *time.Duration) 
 			x.sess.suspect.Store(true) // it may not know the session: the next call asks first
 		}
 		x.c.hooks.Reconnected("lost")
+		x.gone = true
 		x.ended = interrupted("the tool server's stream broke (%v) and it refused to resume it (HTTP %d).", rootCause(why), resp.StatusCode)
 		return nil
 	}

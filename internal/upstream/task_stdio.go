@@ -39,7 +39,7 @@ type madeTask struct {
 // made finds out whether a response made a task of its call. If it did, what
 // comes for the call's token is still the call's.
 func (w *wire) made(p *waiter, m *mcp.Message) *madeTask {
-	if p.token == "" || !w.modern && p.asTask == "" {
+	if p.token == "" || p.of.Method != "" || !w.modern && p.asTask == "" {
 		return nil
 	}
 	s, err := createdTask(m, w.modern)

@@ -82,8 +82,10 @@ type Note struct {
 
 // Notes lists what all children of this command wrote down, oldest first; an
 // empty word lists all.
-func (c *Command) Notes(what string) (out []Note) {
-	b, err := os.ReadFile(c.log)
+func (c *Command) Notes(what string) []Note { return readNotes(c.log, what) }
+
+func readNotes(log, what string) (out []Note) {
+	b, err := os.ReadFile(log)
 	if err != nil {
 		return nil // no child has started yet
 	}
@@ -147,9 +149,16 @@ func (c *Child) Next() *Request {
 	if err != nil {
 		return nil
 	}
-	r := &Request{Time: time.Now(), Header: http.Header{}, Body: strings.TrimSuffix(line, "\n")}
-	r.parse()
+	r := ParseRequest(strings.TrimSuffix(line, "\n"))
+	r.Time = time.Now()
 	c.Note("line", r.Body)
+	return r
+}
+
+// ParseRequest reads a line that came to a child.
+func ParseRequest(line string) *Request {
+	r := &Request{Header: http.Header{}, Body: line}
+	r.parse()
 	return r
 }
 
@@ -189,12 +198,28 @@ func (c *Child) Serve(opt Options, call func(*Child, *Request)) {
 		case r.Bad == nil && r.ID == nil && opt.Notified != nil:
 			opt.Notified(r)
 		case r.Bad != nil, r.ID == nil, r.Response():
-		case r.Modern() != modern(opt.Version) && !opt.Both:
-			c.Send(r.Fail("-32601", "method not found"))
-		case r.Method == "tools/call" && call != nil:
+		case r.Method == "tools/call" && call != nil && (r.Modern() == modern(opt.Version) || opt.Both):
 			wg.Go(func() { call(c, r) })
 		default:
-			c.Send(usualReply(r, opt))
+			c.Usual(opt, r)
 		}
 	}
 }
+
+// Usual answers a request as Serve does where nothing else is said of it; other
+// messages get no answer.
+func (c *Child) Usual(opt Options, r *Request) {
+	if opt.Version == "" {
+		opt.Version = Legacy
+	}
+	switch {
+	case r.Bad != nil, r.ID == nil, r.Response():
+	case r.Modern() != modern(opt.Version) && !opt.Both:
+		c.Send(r.Fail("-32601", "method not found"))
+	default:
+		c.Send(usualReply(r, opt))
+	}
+}
+
+// Notes lists what all children of the command wrote down, as Command.Notes.
+func (c *Child) Notes(what string) []Note { return readNotes(c.note, what) }
