@@ -170,7 +170,7 @@ func (x *exchange) session(id []byte) *session {
 		x.fail(http.StatusNotFound, id, mcp.CodeInvalidRequest, "This session is not known any more. Send initialize, without a session id, for a new one.", nil)
 		return nil
 	}
-	x.version, x.q.Era, x.q.Session, x.asks = s.version, s.version, s.id, s.asks
+	x.version, x.q.Era, x.q.Session = s.version, s.version, s.id
 	if v, present, ok := only(x.r.Header, mcp.HeaderVersion); !ok || present && v != s.version {
 		s.done()
 		x.fail(http.StatusBadRequest, id, mcp.CodeInvalidRequest, "Mcp-Protocol-Version must be "+s.version+", which this session negotiated.", nil)

@@ -51,7 +51,6 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 		return nil
 	}
 	x.version, x.q.Era = version, version
-	x.asks = askable(m.MetaCapabilities.Of(m.Raw), version)
 	switch m.Method {
 	case mcp.MethodDiscover, mcp.MethodToolsCall, methodTasksGet, methodTasksUpdate, methodTasksCancel, mcp.MethodListen,
 		mcp.MethodToolsList, mcp.MethodPromptsList, mcp.MethodResourcesList, mcp.MethodTemplatesList:

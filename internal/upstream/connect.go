@@ -277,7 +277,7 @@ func supported(rpcErr []byte) []string {
 // initialize opens a legacy session.
 func (c *httpConn) initialize(ctx context.Context) (*session, error) {
 	id := c.nextID()
-	params := []byte(`{"protocolVersion":"` + mcp.LatestLegacy + `","capabilities":{},"clientInfo":` + clientInfo + `}`)
+	params := []byte(`{"protocolVersion":"` + mcp.LatestLegacy + `","capabilities":` + declared(c.hooks.Capabilities) + `,"clientInfo":` + clientInfo + `}`)
 	resp, err := c.post(ctx, nil, mcp.MethodInitialize, "", outgoingRequest(id, mcp.MethodInitialize, params, false))
 	if err != nil {
 		return nil, err

@@ -31,6 +31,9 @@ type exchange struct {
 	lastID string        // of the last whole event (P3); only the call's goroutine
 	retry  time.Duration // as the server asked
 
+	caps string // what the agent can be asked; see call.Caller
+	asks *asks  // what the server asks of it; nil if nothing yet; under mu
+
 	numbered atomic.Bool // lastID is there, so that the stream can be resumed
 	gone     bool        // the request or its answer was lost; only the call's goroutine
 
@@ -121,7 +124,7 @@ func (c *httpConn) prepare(ctx context.Context, x *call.Exec) (e *exchange, refu
 		a = failed("Not started: the call cannot be passed on: %v. Nothing was sent.", err)
 		return nil, &a
 	}
-	return &exchange{c: c, exec: x, sess: sess, id: id, asTask: support, body: body, done: make(chan struct{})}, nil
+	return &exchange{c: c, exec: x, sess: sess, id: id, caps: x.Spec.Capabilities, asTask: support, body: body, done: make(chan struct{})}, nil
 }
 
 // exchange sends the call and takes what comes back.
@@ -271,7 +274,9 @@ func (x *exchange) end(left bool) {
 	if x.timer != nil {
 		x.timer.Stop()
 	}
+	asks := x.asks
 	x.mu.Unlock()
+	asks.close(left, func(b []byte) { x.c.tell(x.sess, b) })
 	close(x.done)
 }
 

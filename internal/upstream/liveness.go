@@ -141,6 +141,9 @@ func (x *exchange) nextTick(now time.Time) time.Duration {
 func (x *exchange) tick() {
 	x.mu.Lock()
 	now := time.Now()
+	if x.asks.waiting() {
+		x.last = now // it is not the server's turn (SPEC §2.4)
+	}
 	silence, l := now.Sub(x.last), x.exec.Limits
 	ask := false
 	switch bound := x.silence(); {

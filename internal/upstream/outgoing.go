@@ -12,6 +12,14 @@ import (
 // clientInfo is who we say we are. The agent's own name stays on its side.
 const clientInfo = `{"name":"longcall","version":"1"}`
 
+// declared is the raw object of capabilities that initialize declares.
+func declared(caps string) string {
+	if caps == "" {
+		return "{}"
+	}
+	return caps
+}
+
 // modernMeta are the members that a stateless server needs with every request
 // (R-71). Of capabilities there is only that we can follow tasks, whether or not
 // the agent can: they are absorbed (R-76).

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
@@ -42,11 +43,14 @@ type Pool struct {
 	watchers map[int]func(server string, change mcp.Change)
 	watchSeq int
 	stopped  bool
+	sparing  *time.Timer // until links are looked through for those that nobody needs; nil if there is nothing to look for
 
 	saving sync.Mutex // one file is written at a time
 }
 
-type linkKey struct{ server, principal, session string }
+// linkKey says whose connection it is, and what was declared to a server with
+// sessions that its callers can be asked.
+type linkKey struct{ server, principal, session, asks string }
 
 // link is one connection and what the pool knows about it.
 type link struct {
@@ -62,6 +66,9 @@ type link struct {
 	said    intro
 	running int  // calls and requests under way
 	retired bool // closed when the last of them ends
+	modern  bool // the server is known to be stateless: the link is for every set of capabilities
+	called  bool // it has carried a call
+	used    time.Time
 }
 
 func (l *link) isRetired() bool {
@@ -90,14 +97,9 @@ func NewPool(opt Options) *Pool {
 // changed takes no new call and closes when its last one has ended.
 func (p *Pool) SetServers(servers map[string]Server) {
 	p.mu.Lock()
-	var old []*link
 	for k, l := range p.links {
 		if s, ok := servers[k.server]; !ok || !reflect.DeepEqual(s, l.server) {
-			delete(p.links, k)
-			l.retired = true
-			if l.running == 0 {
-				old = append(old, l)
-			}
+			p.retire(l)
 		}
 	}
 	var changed []string
@@ -119,9 +121,6 @@ func (p *Pool) SetServers(servers map[string]Server) {
 	}
 	p.servers = maps.Clone(servers)
 	p.names = slices.Sorted(maps.Keys(servers))
-	for _, l := range old {
-		p.closeLater(l)
-	}
 	p.mu.Unlock()
 	for _, name := range changed {
 		for _, kind := range mcp.ListKinds {
@@ -152,7 +151,9 @@ func (p *Pool) take(server string, who call.Caller) (*link, error) {
 	k := p.key(server, who)
 	l := p.links[k]
 	if l == nil {
-		l = p.newLink(k, s)
+		if l = p.kin(k); l == nil {
+			l = p.newLink(k, s)
+		}
 		p.links[k] = l
 	}
 	l.running++
@@ -161,7 +162,7 @@ func (p *Pool) take(server string, who call.Caller) (*link, error) {
 
 // key says which connection to a server is the caller's. p.mu is held.
 func (p *Pool) key(server string, who call.Caller) linkKey {
-	k := linkKey{server: server}
+	k := linkKey{server: server, asks: who.Capabilities}
 	switch p.servers[server].Share {
 	case "server":
 	case "session":
@@ -180,12 +181,14 @@ func (p *Pool) newLink(k linkKey, s Server) *link {
 		c.p, c.l, c.kind = p, l, kind
 	}
 	hooks := Hooks{
-		Log:         p.opt.Log.With("server", s.Name),
-		Introduced:  func(said intro) { p.introduced(l, said) },
-		ListChanged: l.listChanged,
-		Updated:     func(uri string) { p.changed(s.Name, l.change(mcp.Change{URI: uri})) },
-		Renewed:     l.renewed,
-		TaskSupport: l.catalogs[mcp.ListTools].taskSupport,
+		Log: p.opt.Log.With("server", s.Name),
+
+		Capabilities: k.asks,
+		Introduced:   func(said intro) { p.introduced(l, said) },
+		ListChanged:  l.listChanged,
+		Updated:      func(uri string) { p.changed(s.Name, l.change(mcp.Change{URI: uri})) },
+		Renewed:      l.renewed,
+		TaskSupport:  l.catalogs[mcp.ListTools].taskSupport,
 		Reconnected: func(result string) {
 			if o := p.opt.Observer; o != nil {
 				o.UpstreamReconnected(s.Name, result)
@@ -231,11 +234,17 @@ func (p *Pool) spawn(f func()) bool {
 }
 
 func (p *Pool) done(l *link) {
+	modern := l.conn.modern()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.running--
-	if l.running == 0 && l.retired && !p.stopped {
+	l.modern, l.used = modern, time.Now()
+	switch {
+	case l.running > 0 || p.stopped:
+	case l.retired:
 		p.closeLater(l)
+	default:
+		p.spareLater()
 	}
 }
 
@@ -247,7 +256,11 @@ func (p *Pool) closeLater(l *link) {
 
 // Run carries a call; see call.Runner.
 func (p *Pool) Run(ctx context.Context, x *call.Exec) call.Answer {
-	l, err := p.take(x.Spec.Server, x.Spec.Caller())
+	who := x.Spec.Caller()
+	if x.Resume != nil {
+		who.Capabilities = declaredThere(x.Resume.Address)
+	}
+	l, err := p.take(x.Spec.Server, who)
 	switch {
 	case err != nil && x.Resume != nil:
 		return interrupted("longcall was restarted and cannot go on with the call: %v.", err)
@@ -255,6 +268,9 @@ func (p *Pool) Run(ctx context.Context, x *call.Exec) call.Answer {
 		return failed("Not started: %v. Nothing was sent.", err)
 	}
 	defer p.done(l)
+	p.mu.Lock()
+	l.called = true
+	p.mu.Unlock()
 	if x.Spec.Method == "" {
 		return l.conn.call(ctx, x)
 	}
@@ -271,11 +287,7 @@ func (p *Pool) EndSession(principal, session string) {
 	defer p.mu.Unlock()
 	for k, l := range p.links {
 		if k.session == session && k.principal == principal {
-			delete(p.links, k)
-			l.retired = true
-			if l.running == 0 && !p.stopped {
-				p.closeLater(l)
-			}
+			p.retire(l)
 		}
 	}
 }
@@ -327,12 +339,18 @@ func (p *Pool) changed(server string, change mcp.Change) {
 func (p *Pool) Stop(ctx context.Context) {
 	p.mu.Lock()
 	p.stopped = true
-	links := slices.Collect(maps.Values(p.links))
+	links := make(map[*link]bool, len(p.links))
+	for _, l := range p.links {
+		links[l] = true
+	}
 	clear(p.links)
+	if p.sparing != nil {
+		p.sparing.Stop()
+	}
 	p.mu.Unlock()
 	p.cancel()
 	var wg sync.WaitGroup
-	for _, l := range links {
+	for l := range links {
 		wg.Go(func() { l.conn.close(ctx) })
 	}
 	wg.Wait()

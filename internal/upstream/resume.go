@@ -34,6 +34,7 @@ type address struct {
 	// was not stored does not come again.
 	Apart  bool   `json:"apart,omitempty"`
 	AsTask string `json:"as_task,omitempty"` // see exchange.asTask
+	Asks   string `json:"asks,omitempty"`    // what the agent can be asked; see call.Caller
 	After  string `json:"after,omitempty"`   // see Resumable; never stored
 }
 
@@ -78,6 +79,15 @@ func (p *Pool) Resumable(r *call.Record) bool {
 	return false
 }
 
+// declaredThere is what a call could be asked whose address this is.
+func declaredThere(body []byte) string {
+	var a address
+	if json.Unmarshal(body, &a) != nil {
+		return ""
+	}
+	return a.Asks
+}
+
 // errRestart is why a stream broke that an earlier process read.
 var errRestart = errors.New("longcall was restarted")
 
@@ -100,7 +110,7 @@ func (c *httpConn) takeUp(ctx context.Context, x *call.Exec) call.Answer {
 	sess := c.adopt(a.Session, a.Version, a.Tasks)
 	defer c.release(sess)
 	e := &exchange{
-		c: c, exec: x, sess: sess, id: a.Request, done: make(chan struct{}),
+		c: c, exec: x, sess: sess, id: a.Request, caps: a.Asks, done: make(chan struct{}),
 		left: true, lastID: after, addressed: true, apart: a.Apart, asTask: a.AsTask,
 		got: true, broken: true, sent: time.Now(), last: time.Now(),
 	}
@@ -228,7 +238,7 @@ func (x *exchange) address(cursor []byte) {
 func (x *exchange) keepAddress(cursor []byte) {
 	body, err := json.Marshal(address{
 		Kind: addressStream, URL: x.c.digest, Session: x.sess.id, Version: x.sess.version, Tasks: x.sess.tasks,
-		Request: x.id, Apart: x.apart, AsTask: x.asTask,
+		Request: x.id, Apart: x.apart, AsTask: x.asTask, Asks: x.caps,
 	})
 	if err != nil {
 		return // strings always marshal

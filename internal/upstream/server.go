@@ -45,6 +45,10 @@ type Hooks struct {
 	Reconnected func(result string)        // "session", "resumed", "lost": an upstream connection was renewed
 	Restarted   func()                     // a process was started again
 	Log         *slog.Logger
+	// Capabilities are what the agents can be asked whose calls come here, as a
+	// raw object: it is declared to a server with sessions when one begins; empty
+	// for nothing.
+	Capabilities string
 	// TaskSupport is what the server's list says of a tool's execution as a
 	// task: "required", "optional", or anything else. It may wait for the list.
 	TaskSupport func(ctx context.Context, tool string) string

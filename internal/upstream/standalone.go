@@ -170,7 +170,12 @@ func (s *standalone) handle(data []byte) {
 	}
 	switch {
 	case m.Kind == mcp.Request:
-		s.c.tell(s.sess, refusal(m.ID.Of(m.Raw), m.Method))
+		s.c.askedApart(s.sess, &m)
+	case m.Kind == mcp.Notification && m.Method == mcp.MethodCancelled:
+		s.c.pending.Range(func(_, x any) bool {
+			x.(*exchange).withdrawn(&m)
+			return true
+		})
 	case m.Kind != mcp.Notification:
 		// A response belongs to its call's own stream or to its resumed one.
 	case m.Method == mcp.MethodProgress:

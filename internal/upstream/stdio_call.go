@@ -216,6 +216,9 @@ func (c *clock) limit(sign int64) (name string, d time.Duration) {
 // hit is the name of the limit that was reached; if there is none, it pings a
 // silent server.
 func (c *clock) hit() string {
+	if c.p.waiting() {
+		c.p.last.Store(c.w.since()) // it is not the server's turn (SPEC §2.4)
+	}
 	sign := c.sign()
 	quiet := time.Duration(c.w.since() - sign)
 	name, limit := c.limit(sign)

@@ -205,12 +205,15 @@ func (h *hello) phase(s string) {
 	h.c.mu.Unlock()
 }
 
-var initializeParams = []byte(`{"protocolVersion":"` + mcp.LatestLegacy + `","capabilities":{},"clientInfo":` + clientInfo + `}`)
+// initializeParams declare what the agents can be asked whose calls come here.
+func (h *hello) initializeParams() []byte {
+	return []byte(`{"protocolVersion":"` + mcp.LatestLegacy + `","capabilities":` + declared(h.c.hooks.Capabilities) + `,"clientInfo":` + clientInfo + `}`)
+}
 
 // initialize opens a legacy session.
 func (h *hello) initialize(ctx context.Context) error {
 	h.phase("has not answered initialize yet")
-	r, err := h.life.wire.ask(ctx, mcp.MethodInitialize, initializeParams, false)
+	r, err := h.life.wire.ask(ctx, mcp.MethodInitialize, h.initializeParams(), false)
 	if err != nil {
 		return err
 	}
@@ -309,7 +312,7 @@ func (h *hello) both(ctx context.Context, d *waiter) error {
 	h.phase("has answered neither server/discover nor initialize yet")
 	i := w.expect(nil)
 	defer w.forget(i)
-	if err := w.out.put(i.id, outgoingRequest(i.id, mcp.MethodInitialize, initializeParams, false), nil); err != nil {
+	if err := w.out.put(i.id, outgoingRequest(i.id, mcp.MethodInitialize, h.initializeParams(), false), nil); err != nil {
 		return err
 	}
 	var refused error         // by initialize

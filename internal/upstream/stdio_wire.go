@@ -102,6 +102,7 @@ type waiter struct {
 
 	mu     sync.Mutex
 	x      *call.Exec // nil if it is no call, or the call has returned
+	asks   *asks      // what the server asks of the call's agent; nil if nothing yet
 	answer *response
 	goesOn bool  // the answer made a task of the call: more may come for it
 	stop   error // the record takes no more: why
@@ -156,7 +157,9 @@ func (w *wire) forget(p *waiter) {
 	w.mu.Unlock()
 	p.mu.Lock()
 	p.x = nil
+	asks := p.asks
 	p.mu.Unlock()
+	asks.close(false, w.send)
 }
 
 // since is now; never 0, which means never.
@@ -347,18 +350,10 @@ func (w *wire) notification(m *mcp.Message) {
 		w.emit(p, call.KindMessage, mcp.OneLine(bytes.Clone(m.Raw)), -1)
 	case methodTaskStatus:
 		w.tasks.word(m)
+	case mcp.MethodCancelled:
+		w.withdrawn(m)
 	default:
 		w.hooks.told(m)
-	}
-}
-
-// asked answers a request of the server at once, so that its call goes on (P6).
-func (w *wire) asked(m *mcp.Message) {
-	if w.out.put("", refusal(m.ID.Of(m.Raw), m.Method), nil) != nil || m.Method == mcp.MethodPing {
-		return
-	}
-	if p := w.only(); p != nil {
-		p.note("The tool server asked the agent for %s, which cannot be passed on; it was told so at once.", printable([]byte(m.Method)))
 	}
 }
 

@@ -182,13 +182,10 @@ func (x *exchange) take(m *mcp.Message, cursor []byte) (a call.Answer, done bool
 			x.remark(cursor, "The tool server sent the request %s, which its era of the protocol does not allow; it was ignored.", printable([]byte(m.Method)))
 			return a, false
 		}
-		x.c.tell(x.sess, refusal(m.ID.Of(m.Raw), m.Method))
-		if m.Method != mcp.MethodPing {
-			x.remark(cursor, "The tool server asked for %s; it was refused, because the agent cannot serve it.", printable([]byte(m.Method)))
-		}
-		x.mu.Lock()
-		x.touch()
-		x.mu.Unlock()
+		x.takeRequest(m, cursor)
+		return a, false
+	case m.Method == mcp.MethodCancelled:
+		x.withdrawn(m)
 		return a, false
 	case m.Method == mcp.MethodProgress:
 		token, _ := mcp.String(m.ProgressToken.Of(m.Raw))

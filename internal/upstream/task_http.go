@@ -91,7 +91,7 @@ func (c *httpConn) resumeTask(ctx context.Context, x *call.Exec) call.Answer {
 		defer c.release(sess)
 	}
 	e := &exchange{
-		c: c, exec: x, sess: sess, id: a.Request, asTask: a.AsTask, done: make(chan struct{}),
+		c: c, exec: x, sess: sess, id: a.Request, caps: a.Asks, asTask: a.AsTask, done: make(chan struct{}),
 		left: true, got: true, tasked: true, sent: time.Now(), last: time.Now(),
 	}
 	return e.carry(ctx, func(e *exchange, ctx context.Context) call.Answer {
@@ -117,7 +117,7 @@ func (p *httpTask) session() *session {
 func (p *httpTask) address() []byte {
 	s := p.session()
 	b, err := json.Marshal(taskAddress{
-		address: address{Kind: addressTask, URL: p.x.c.digest, Session: s.id, Version: s.version, Tasks: s.tasks, Request: p.x.id, AsTask: p.x.asTask},
+		address: address{Kind: addressTask, URL: p.x.c.digest, Session: s.id, Version: s.version, Tasks: s.tasks, Request: p.x.id, AsTask: p.x.asTask, Asks: p.x.caps},
 		Task:    p.id,
 	})
 	if err != nil {
@@ -237,10 +237,7 @@ func readBeside(body io.Reader, id string, limit int64, beside func(*mcp.Message
 // beside takes a message that came with a response about the task.
 func (p *httpTask) beside(m *mcp.Message) {
 	if m.Kind == mcp.Request && !p.x.sess.isModern {
-		p.x.c.tell(p.session(), refusal(m.ID.Of(m.Raw), m.Method))
-		if m.Method != mcp.MethodPing {
-			p.x.exec.Note("The tool server asked for %s; it was refused, because the agent cannot serve it.", printable([]byte(m.Method)))
-		}
+		p.x.takeRequest(m, nil)
 		return
 	}
 	p.x.take(m, nil)

@@ -1,0 +1,121 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/longcall/longcall/internal/mcp"
+)
+
+// takeRequest takes a request of the server that came within the call.
+func (x *exchange) takeRequest(m *mcp.Message, cursor []byte) {
+	a := x.questions()
+	if a == nil {
+		x.c.tell(x.sess, noParent(m.ID.Of(m.Raw)))
+		return
+	}
+	refused, why := a.request(m)
+	if refused != nil {
+		x.c.tell(x.sess, refused)
+	}
+	if why != "" {
+		x.remark(cursor, "%s", asksNote(m.Method, why))
+	}
+	x.mu.Lock()
+	x.touch()
+	x.mu.Unlock()
+}
+
+// withdrawn takes a notifications/cancelled of the server.
+func (x *exchange) withdrawn(m *mcp.Message) {
+	id := cancelledRequest(m)
+	if id == nil {
+		return
+	}
+	x.mu.Lock()
+	a := x.asks
+	x.mu.Unlock()
+	a.withdraw(id)
+}
+
+// questions are what the server asks within the call; nil if the call is over.
+func (x *exchange) questions() *asks {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.over {
+		return nil
+	}
+	if x.asks == nil {
+		x.asks = &asks{x: x.exec, caps: []byte(x.caps), note: x.note, say: func(ctx context.Context, b []byte) error {
+			err := x.c.deliver(ctx, x.sess, b)
+			x.mu.Lock()
+			x.touch() // it is the server's turn again
+			x.mu.Unlock()
+			return err
+		}}
+	}
+	return x.asks
+}
+
+// askedApart takes a request that came on the session's standalone stream: it is of
+// the call that is under way, if there is exactly one (SPEC §4.2).
+func (c *httpConn) askedApart(sess *session, m *mcp.Message) {
+	var only *exchange
+	n := 0
+	c.pending.Range(func(_, v any) bool {
+		if x := v.(*exchange); x.sess == sess {
+			only = x
+			n++
+		}
+		return n < 2
+	})
+	if n == 1 && m.Method != mcp.MethodPing {
+		only.takeRequest(m, nil)
+		return
+	}
+	c.tell(sess, orphan(c.hooks.Capabilities, m))
+}
+
+// deliverTries is how often an answer is posted that does not get through.
+const deliverTries = 3
+
+// deliver posts a message that must not be lost, and waits until the server has it.
+func (c *httpConn) deliver(ctx context.Context, sess *session, body []byte) (err error) {
+	for try := range deliverTries {
+		if try > 0 {
+			t := time.NewTimer(retryFirst << try)
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				t.Stop()
+				return ctx.Err()
+			}
+		}
+		if err = c.deliverOnce(ctx, sess, body); err == nil || ctx.Err() != nil {
+			return err
+		}
+		var status *statusError
+		if errors.As(err, &status) && status.Status < 500 && status.Status != http.StatusTooManyRequests {
+			return err
+		}
+	}
+	return err
+}
+
+func (c *httpConn) deliverOnce(ctx context.Context, sess *session, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	resp, err := c.post(ctx, sess, "", "", body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+	if resp.StatusCode/100 != 2 {
+		return &statusError{Status: resp.StatusCode}
+	}
+	return nil
+}
