@@ -147,6 +147,7 @@ var rootContexts = map[string]string{
 	"internal/telemetry/request.go":    "slog asks for one, and our handlers do not look at it",
 	"internal/telemetry/telemetry.go":  "slog asks for one, and our handlers do not look at it",
 	"internal/telemetry/trace.go":      "spans are sent after their calls have ended; Close ends the sending",
+	"internal/upstream/asks.go":        "what is asked within a call waits as long as the call runs; asks.close ends it",
 	"internal/upstream/http.go":        "connections outlive the call that opened them; Close ends them",
 	"internal/upstream/pool.go":        "connections outlive the call that opened them; Pool.Close ends them",
 	"internal/upstream/stdio.go":       "children outlive the call that started them; Close ends them",
