@@ -317,6 +317,8 @@ func (c *Call) readerLeft(how How, cancelAfter time.Duration, watcher bool) {
 	switch how {
 	case Delivered, Replayed:
 		c.rec.Delivered = true
+	case Told:
+		c.rec.Told = true
 	case HandedOff:
 		c.rec.HandedOff = c.rec.HandedOff || !watcher || c.readers == c.watchers
 	}

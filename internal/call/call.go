@@ -97,6 +97,9 @@ const (
 	// Asked says that the agent was told what the tool asks, and comes back with
 	// the answer (SPEC §4.1): nothing has ended.
 	Asked How = "asked"
+	// Told says that the agent was told on the side that the call has ended and
+	// how, but not with what: its result still waits to be read (SHELL §5).
+	Told How = "told"
 )
 
 // Event is one fact about a call. Events of a call are contiguous from 1 and
@@ -248,8 +251,9 @@ type Record struct {
 	Bytes      uint64    // bytes of all event bodies
 
 	// Delivered says that some reader got the end, HandedOff that one was told
-	// to ask for it later. A log sets them in Owned, Undelivered and Get.
-	Delivered, HandedOff bool
+	// to ask for it later, Told that one was told that it is there. A log sets
+	// them in Owned, Undelivered and Get.
+	Delivered, HandedOff, Told bool
 	// Alive says that the owner of a running call is another process that still
 	// lives, and carries it to its end. A log sets it in Running.
 	Alive bool

@@ -104,7 +104,7 @@ func (m *Memory) Create(ctx context.Context, r *call.Record, events ...call.Even
 	}
 	c := &memoryCall{rec: *r, events: slices.Clone(events)}
 	c.rec.Request, c.rec.Denied, c.rec.Attach = nil, nil, 0
-	c.rec.Address, c.rec.Cursor, c.rec.Alive, c.rec.Delivered, c.rec.HandedOff = nil, nil, false, false, false
+	c.rec.Address, c.rec.Cursor, c.rec.Alive, c.rec.Delivered, c.rec.HandedOff, c.rec.Told = nil, nil, false, false, false, false
 	c.rec.End, c.rec.Missing = call.End{}, 0
 	m.calls[r.ID] = c
 	m.order = append(m.order, r.ID)
@@ -251,6 +251,7 @@ func (c *memoryCall) record() call.Record {
 	for _, d := range c.deliveries {
 		r.Delivered = r.Delivered || d.How == call.Delivered || d.How == call.Replayed
 		r.HandedOff = r.HandedOff || d.How == call.HandedOff
+		r.Told = r.Told || d.How == call.Told
 	}
 	if r.End.Outcome != call.Running {
 		return r

@@ -194,14 +194,15 @@ func adoptAtOnceByMany(t *testing.T, l call.Log) {
 // givenTo: a record says at once what was delivered.
 func givenTo(t *testing.T, l call.Log) {
 	for _, tt := range []struct {
-		hows                 []call.How
-		delivered, handedOff bool
+		hows                       []call.How
+		delivered, handedOff, told bool
 	}{
-		{nil, false, false},
-		{[]call.How{call.AbortedDownstream, call.Slow, call.ShutDown}, false, false},
-		{[]call.How{call.AbortedDownstream, call.Delivered}, true, false},
-		{[]call.How{call.HandedOff}, false, true},
-		{[]call.How{call.HandedOff, call.Replayed, call.Slow}, true, true},
+		{nil, false, false, false},
+		{[]call.How{call.AbortedDownstream, call.Slow, call.ShutDown}, false, false, false},
+		{[]call.How{call.AbortedDownstream, call.Delivered}, true, false, false},
+		{[]call.How{call.HandedOff}, false, true, false},
+		{[]call.How{call.HandedOff, call.Replayed, call.Slow}, true, true, false},
+		{[]call.How{call.HandedOff, call.Told}, false, true, true},
 	} {
 		r := create(t, l, 7)
 		e := end(2)
@@ -211,13 +212,13 @@ func givenTo(t *testing.T, l call.Log) {
 		}
 		got, err := l.Get(t.Context(), r.ID)
 		must(t, err)
-		if got.Delivered != tt.delivered || got.HandedOff != tt.handedOff {
-			t.Errorf("after %v: delivered %t, handed off %t", tt.hows, got.Delivered, got.HandedOff)
+		if got.Delivered != tt.delivered || got.HandedOff != tt.handedOff || got.Told != tt.told {
+			t.Errorf("after %v: delivered %t, handed off %t, told %t", tt.hows, got.Delivered, got.HandedOff, got.Told)
 		}
 		l.Deliver(call.Delivery{Call: r.ID, How: call.HandedOff})
 		list, err := l.Owned(t.Context(), "alice", "", 1)
 		must(t, err)
-		if len(list) != 1 || list[0].ID != r.ID || list[0].Delivered != tt.delivered || !list[0].HandedOff {
+		if len(list) != 1 || list[0].ID != r.ID || list[0].Delivered != tt.delivered || !list[0].HandedOff || list[0].Told != tt.told {
 			t.Errorf("after %v: owned are %+v", tt.hows, list)
 		}
 	}

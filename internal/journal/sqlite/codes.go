@@ -13,7 +13,7 @@ import (
 // Only append.
 var (
 	outcomes = []call.Outcome{call.Running, call.Completed, call.Failed, call.Cancelled, call.TimedOut, call.Denied, call.Interrupted}
-	hows     = []call.How{"", call.Delivered, call.AbortedDownstream, call.HandedOff, call.Replayed, call.Slow, call.ShutDown, call.Asked}
+	hows     = []call.How{"", call.Delivered, call.AbortedDownstream, call.HandedOff, call.Replayed, call.Slow, call.ShutDown, call.Asked, call.Told}
 )
 
 func number[T comparable](list []T, v T) (int64, error) {

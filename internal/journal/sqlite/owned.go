@@ -8,13 +8,14 @@ import (
 )
 
 // given is what queued deliveries say of calls that the database does not.
-type given map[call.ID]struct{ delivered, handedOff bool }
+type given map[call.ID]struct{ delivered, handedOff, told bool }
 
 // show fills it in.
 func (g given) show(r *call.Record) {
 	d := g[r.ID]
 	r.Delivered = r.Delivered || d.delivered
 	r.HandedOff = r.HandedOff || d.handedOff
+	r.Told = r.Told || d.told
 }
 
 // noteDeliveries writes the deliveries that are queued. Those that cannot be
@@ -38,6 +39,7 @@ func (j *Journal) noteDeliveries(ctx context.Context) (given, error) {
 			v := g[d.Call]
 			v.delivered = v.delivered || d.How == call.Delivered || d.How == call.Replayed
 			v.handedOff = v.handedOff || d.How == call.HandedOff
+			v.told = v.told || d.How == call.Told
 			g[d.Call] = v
 		}
 	}

@@ -56,7 +56,7 @@ func newReader(path string, flags int32) (*reader, error) {
 			{&r.head, "SELECT " + callColumns + " WHERE c.n = ?1"},
 			{&r.events, "SELECT key, kind, at, hole, body, file, cursor FROM events WHERE key BETWEEN ?1 AND ?2 ORDER BY key"},
 			{&r.sum, "SELECT count(*), max(key), sum(coalesce(file, length(body))), max(CASE WHEN kind = 2 THEN at END) FROM events WHERE key BETWEEN ?1 AND ?2"},
-			{&r.given, "SELECT max(how IN (1, 4)), max(how = 3) FROM deliveries WHERE key BETWEEN ?1 << 16 AND (?1 << 16) + 65535"},
+			{&r.given, "SELECT max(how IN (1, 4)), max(how = 3), max(how = 8) FROM deliveries WHERE key BETWEEN ?1 << 16 AND (?1 << 16) + 65535"},
 			// typeof looks at no more of a row than its head.
 			{&r.place, "SELECT max(CASE WHEN kind = 3 THEN key END), max(CASE WHEN typeof(cursor) <> 'null' THEN key END), max(CASE WHEN kind = 7 THEN key END) FROM events WHERE key BETWEEN ?1 AND ?2"},
 		})
@@ -308,7 +308,7 @@ func (r *reader) record(s *stmt) (*call.Record, error) {
 	if _, err := r.given.step(); err != nil {
 		return nil, err
 	}
-	rec.Delivered, rec.HandedOff = r.given.colInt(0) != 0, r.given.colInt(1) != 0
+	rec.Delivered, rec.HandedOff, rec.Told = r.given.colInt(0) != 0, r.given.colInt(1) != 0, r.given.colInt(2) != 0
 	r.given.reset()
 	if !s.colNull(17) {
 		rec.End = endOf(s)

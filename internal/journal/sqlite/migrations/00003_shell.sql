@@ -24,10 +24,26 @@ SELECT c.id, e.key & 268435455,
     datetime(e.at / 1e6, 'unixepoch'), CASE WHEN e.kind <> 3 THEN e.body END,
     CASE WHEN e.file IS NOT NULL AND e.kind <> 3 THEN c.n || '-' || (e.key & 268435455) END
 FROM calls c JOIN events e ON e.key BETWEEN c.n << 28 AND (c.n << 28) + 268435455;
+DROP VIEW delivery_list;
+CREATE VIEW delivery_list AS
+SELECT c.id, d.kind,
+    CASE d.how WHEN 1 THEN 'delivered' WHEN 2 THEN 'aborted_downstream' WHEN 3 THEN 'handed_off' WHEN 4 THEN 'replayed'
+        WHEN 5 THEN 'slow' WHEN 6 THEN 'shutdown' WHEN 7 THEN 'asked' WHEN 8 THEN 'told' END AS how,
+    d.era, datetime(d.attached / 1e6, 'unixepoch') AS attached, d.first_byte / 1e3 AS first_byte_ms,
+    (d.ended - d.attached) / 1e6 AS seconds, d.bytes, d.events, d.dropped
+FROM calls c JOIN deliveries d ON d.key BETWEEN c.n << 16 AND (c.n << 16) + 65535;
 
 PRAGMA user_version = 3;
 
 -- +goose Down
+DROP VIEW delivery_list;
+CREATE VIEW delivery_list AS
+SELECT c.id, d.kind,
+    CASE d.how WHEN 1 THEN 'delivered' WHEN 2 THEN 'aborted_downstream' WHEN 3 THEN 'handed_off' WHEN 4 THEN 'replayed'
+        WHEN 5 THEN 'slow' WHEN 6 THEN 'shutdown' END AS how,
+    d.era, datetime(d.attached / 1e6, 'unixepoch') AS attached, d.first_byte / 1e3 AS first_byte_ms,
+    (d.ended - d.attached) / 1e6 AS seconds, d.bytes, d.events, d.dropped
+FROM calls c JOIN deliveries d ON d.key BETWEEN c.n << 16 AND (c.n << 16) + 65535;
 DROP VIEW event_list;
 CREATE VIEW event_list AS
 SELECT c.id, 1 AS seq, 'accepted' AS kind, datetime(c.accepted / 1e6, 'unixepoch') AS at, NULL AS body, NULL AS file
