@@ -86,3 +86,10 @@ func (e *Engine) Open(principal string) []*Call {
 	slices.SortFunc(list, func(a, b *Call) int { return b.rec.Started.Compare(a.rec.Started) })
 	return list
 }
+
+// HasReaders says whether somebody reads the call now, or waits for it by its id.
+func (c *Call) HasReaders() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.readers > 0
+}

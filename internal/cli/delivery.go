@@ -110,6 +110,8 @@ func (t *timeline) deliveries(list []call.Delivery) {
 		switch d.How {
 		case call.HandedOff:
 			s += "; the agent was told to ask later"
+		case call.Told:
+			s += "; that it has ended, on the result of another call, but not with what"
 		case call.Asked:
 			s += "; the agent was told what the tool asks, and comes back with the answer"
 		case call.Replayed:

@@ -20,7 +20,7 @@ func (a *attachment) response(ev *call.Event) (body []byte, cuts []cut) {
 		if a.result {
 			return a.taskEnd(ev.End, body, nil)
 		}
-		return body, nil
+		return body, a.x.withDigest(body, nil, a.call.ID())
 	}
 	body = ev.Body
 	if body == nil || ev.Hole < 0 || ev.Hole >= len(body) || !a.modern && asksForInput(body) {
@@ -33,6 +33,9 @@ func (a *attachment) response(ev *call.Event) (body []byte, cuts []cut) {
 	}
 	if a.result {
 		return a.taskEnd(ev.End, body, cuts)
+	}
+	if a.x.set.TellEnds == TellWithAll {
+		cuts = a.x.withDigest(body, cuts, a.call.ID())
 	}
 	return body, cuts
 }

@@ -58,6 +58,7 @@ func (x *exchange) ownTool(public string) string {
 // is not one. It returns what waits, still to be run, or the answer itself.
 func (x *exchange) callOwn(m *mcp.Message, s *session) (a *attachment, answer []byte, own bool) {
 	public, _ := mcp.String(m.Name.Of(m.Raw))
+	x.who = x.client(m, s)
 	tool := x.ownTool(public)
 	if tool == "" {
 		return nil, nil, false

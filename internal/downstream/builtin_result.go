@@ -3,6 +3,7 @@ package downstream
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,7 +33,7 @@ type told struct {
 // render makes the answer. ok is false if the agent has gone meanwhile.
 func (w *waiter) render() (p *pieces, ok bool) {
 	if w.cancel {
-		return w.renderCancel(), true
+		return w.digested(w.renderCancel()), true
 	}
 	list := make([]told, len(w.calls))
 	room, shown := maxResults, 0
@@ -105,7 +106,20 @@ func (w *waiter) render() (p *pieces, ok bool) {
 		p.raw(`,"isError":true`)
 	}
 	p.raw(`}}`)
-	return p, true
+	return w.digested(p), true
+}
+
+// digested is the answer with a digest of what else has ended.
+func (w *waiter) digested(p *pieces) *pieces {
+	if w.x.h.opt.Shell == nil {
+		return p
+	}
+	shown := slices.Clone(w.x.told)
+	for i := range w.calls {
+		shown = append(shown, w.calls[i].call.ID())
+	}
+	body := w.x.ownDigest(p.join(), shown...)
+	return &pieces{list: [][]byte{body}, size: len(body)}
 }
 
 // blocks writes what each call says: a line of ours, then the tool's own blocks,

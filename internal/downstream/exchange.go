@@ -30,9 +30,12 @@ type exchange struct {
 	json    bool
 	started bool      // the Observer knows
 	asks    string    // what the agent can be asked; see call.Caller
-	told    []call.ID // calls whose ends the answer tells on the side
-	out     sink
-	q       Request
+	who     string    // what the agent calls itself; known for a tools/call
+	told    []call.ID // calls whose ends the answer shows on the side
+	// digested are calls of which the answer says that they have ended.
+	digested []call.Record
+	out      sink
+	q        Request
 }
 
 // caller is who makes the request, as far as it is known by now.

@@ -80,6 +80,8 @@ type Settings struct {
 	// OwnTools lists await_call, cancel_call and list_calls beside the tool
 	// servers' tools. Who knows them is served in any case.
 	OwnTools bool
+	// TellEnds says where ends of calls that were handed off are told.
+	TellEnds TellEnds
 	// KeepArguments is what the journal may keep of raw arguments, and Digest
 	// the digest of their canonical form. Either may be nil.
 	KeepArguments func(raw []byte) []byte
@@ -167,16 +169,17 @@ type Options struct {
 // Handler serves /mcp for all servers, with tools named server__tool, and
 // /mcp/{server} for one, with its own names.
 type Handler struct {
-	opt      Options
-	log      *slog.Logger
-	sessions *sessions
-	cursors  cursorKey
-	info     []byte          // raw serverInfo
-	params   sync.Map        // server NUL principal to *factIndex
-	spent    context.Context // is over: for looking without waiting
-	unwatch  func()
-	subs     subscriptions
-	asked    sessionTasks
+	opt       Options
+	log       *slog.Logger
+	sessions  *sessions
+	cursors   cursorKey
+	info      []byte          // raw serverInfo
+	params    sync.Map        // server NUL principal to *factIndex
+	spent     context.Context // is over: for looking without waiting
+	unwatch   func()
+	subs      subscriptions
+	asked     sessionTasks
+	comebacks comebacks
 
 	stopped  atomic.Bool
 	retire   sync.Once

@@ -40,7 +40,7 @@ func (a *attachment) handOff() bool {
 	case a.task:
 		body = a.taskCreated()
 	case a.shell:
-		body = a.yields()
+		body = a.x.ownDigest(a.yields(), a.call.ID())
 	default:
 		body = a.handle()
 	}

@@ -234,6 +234,19 @@ func (ss *sessions) has(id string) bool {
 	return ss.m[id] != nil
 }
 
+// inUse says whether a session was used within a time.
+func (ss *sessions) inUse(id string, within time.Duration) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	s := ss.m[id]
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.posts > 0 || s.stream != nil || time.Since(s.used) < within
+}
+
 // drop forgets a session and ends its stream. Its running calls go on.
 func (ss *sessions) drop(s *session) {
 	ss.mu.Lock()

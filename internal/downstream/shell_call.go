@@ -44,7 +44,7 @@ func (x *exchange) shellPlan(m *mcp.Message, t target, s *session, d *Decision, 
 		var wrong string
 		if plan, wrong = x.h.opt.Shell.Plan(x.r.Context(), ask); wrong != "" {
 			x.observe()
-			return nil, x.ownError(id, wrong)
+			return nil, x.ownDigest(x.ownError(id, wrong))
 		}
 	case s != nil && x.wantsTask(m, s):
 		return nil, mcp.ErrorResponse(id, mcp.CodeMethodNotFound, t.public+" does not run as a task: it answers itself, in time. Call it without params.task.", nil)
@@ -56,7 +56,7 @@ func (x *exchange) shellPlan(m *mcp.Message, t target, s *session, d *Decision, 
 	default:
 		x.observe()
 		sh := x.h.opt.Shell.Do(x.r.Context(), ask)
-		return nil, x.shownResult(id, nil, &sh)
+		return nil, x.ownDigest(x.shownResult(id, nil, &sh), sh.Told...)
 	}
 	d.CancelOnDisconnect, d.HandOff, d.TaskOnly = false, true, false
 	return plan, nil
@@ -221,7 +221,9 @@ const callScheme = "longcall://calls/"
 // tellTold records that the agent has learned the ends of other calls with this
 // answer, so that they are told nowhere else, unless it did not get out.
 func (x *exchange) tellTold() {
-	if len(x.told) == 0 || x.out.err != nil || x.out.status == 0 {
+	out := x.out.err == nil && x.out.status != 0
+	x.tellDigested(out)
+	if !out {
 		return
 	}
 	ctx := context.WithoutCancel(x.r.Context())
