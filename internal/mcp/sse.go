@@ -34,12 +34,13 @@ type SSEReader struct {
 	skipLF bool // the last line ended in CR: an LF that follows belongs to it
 	long   bool // the rest of this line is passed over ...
 	remark bool // ... and it is a comment
+	value  bool // ... or data
 
 	// The event being read.
 	dataStart, dataEnd int // in in.buf
 	hasData            bool
 	tooLarge           bool
-	head               []byte // of what is too large
+	rest               LongLine // of what is too large
 	hasID, hasRetry    bool
 	id, name           string
 	retry              time.Duration
@@ -57,9 +58,12 @@ func NewSSEReader(r io.Reader, limit int) *SSEReader {
 	return &SSEReader{in: input{r: r}, limit: bound(limit)}
 }
 
-// LongEvent is an event over the limit: the beginning of its data, up to 256
-// bytes, by which its message may be recognised.
-type LongEvent struct{ Head []byte }
+// LongEvent is an event over the limit: the first and last bytes of its data, by
+// which its message may be recognised.
+type LongEvent struct {
+	Head, Tail []byte // up to 256 bytes and 4 KiB; they overlap if Size is small
+	Size       int64  // of the data
+}
 
 func (l *LongEvent) Error() string { return ErrTooLarge.Error() }
 
@@ -118,6 +122,9 @@ func (r *SSEReader) Next() (SSEvent, error) {
 			r.long = false
 			if r.remark {
 				return SSEvent{Comment: true}, nil
+			}
+			if r.value {
+				r.rest.add(line)
 			}
 		case len(line) == 0:
 			if e, ok, err := r.dispatch(); ok {
@@ -202,28 +209,31 @@ func (r *SSEReader) passOver() {
 			line = bytes.TrimPrefix(line, bom)
 		}
 		if len(line) > r.lineLimit() {
-			r.long, r.remark = true, line[0] == ':'
-			if value, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+			value, ok := bytes.CutPrefix(line, []byte("data:"))
+			r.long, r.remark, r.value = true, line[0] == ':', ok
+			if ok {
 				r.refuse(bytes.TrimPrefix(value, []byte(" ")))
 			}
+			in.line = in.end
+			return
 		}
 	}
 	if r.long {
+		if r.value {
+			r.rest.add(in.buf[in.line:in.end])
+		}
 		in.line = in.end
 	}
 }
 
-// refuse gives the event up, but for its id and how it begins: with the data
-// that is there, or with more of it.
+// refuse gives the event up, but for its id and how its data begins and ends;
+// more is data that comes after what is there.
 func (r *SSEReader) refuse(more []byte) {
-	if r.tooLarge {
-		return
-	}
 	if r.hasData {
-		more = r.in.buf[r.dataStart:r.dataEnd]
+		r.rest.add(r.in.buf[r.dataStart:r.dataEnd])
 	}
-	r.head = bytes.Clone(more[:min(len(more), longEventHead)])
 	r.tooLarge, r.hasData = true, false
+	r.rest.add(more)
 }
 
 // field takes one line of the event; start is where it is in the buffer.
@@ -268,6 +278,7 @@ func (r *SSEReader) field(line []byte, start int) {
 func (r *SSEReader) data(value []byte, start int) {
 	switch {
 	case r.tooLarge:
+		r.rest.add(value)
 	case !r.hasData:
 		r.hasData, r.dataStart, r.dataEnd = true, start, start+len(value)
 	default:
@@ -288,7 +299,8 @@ func (r *SSEReader) dispatch() (e SSEvent, ok bool, err error) {
 	}
 	switch {
 	case r.tooLarge:
-		err, ok = &LongEvent{r.head}, true
+		l := r.rest.finish()
+		err, ok = &LongEvent{Head: l.Head[:min(len(l.Head), longEventHead)], Tail: l.Tail, Size: l.Size}, true
 	case r.hasData || r.hasID || r.hasRetry:
 		e = SSEvent{ID: r.lastID, HasID: r.hasID, Name: r.name, Retry: r.retry}
 		if r.hasData {
@@ -297,7 +309,7 @@ func (r *SSEReader) dispatch() (e SSEvent, ok bool, err error) {
 		ok = true
 	}
 	r.hasData, r.tooLarge, r.hasID, r.hasRetry = false, false, false, false
-	r.name, r.retry, r.head = "", 0, nil
+	r.name, r.retry, r.rest = "", 0, LongLine{}
 	r.in.letGo()
 	return e, ok, err
 }

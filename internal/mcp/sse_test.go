@@ -259,8 +259,8 @@ func TestAppendSSE(t *testing.T) {
 	}
 }
 
-// An event over the limit tells how it began, however it came, and its id counts.
-func TestLongEventHead(t *testing.T) {
+// An event over the limit tells how it began and ended, however it came, and its id counts.
+func TestLongEvent(t *testing.T) {
 	body := `{"jsonrpc":"2.0","id":1,"result":` + strings.Repeat("x", 9000) + "}"
 	for name, stream := range map[string]string{
 		"one line":    "id: 7\ndata: " + body + "\n\n",
@@ -277,6 +277,9 @@ func TestLongEventHead(t *testing.T) {
 				if !errors.As(err, &long) || !errors.Is(err, ErrTooLarge) || s.LastID() != "7" || len(long.Head) == 0 || len(long.Head) > 256 ||
 					!strings.HasPrefix(string(long.Head), `{"jsonrpc":"2.0","id":1,"result":`) {
 					t.Errorf("%s, limit %d: %v, id %q, %+v", name, limit, err, s.LastID(), long)
+				}
+				if end := "xx}"; len(long.Tail) > 4<<10 || name != "then others" && !strings.HasSuffix(string(long.Tail), end) || long.Size < 8500 {
+					t.Errorf("%s, limit %d: it ends with %q, size %d", name, limit, long.Tail, long.Size)
 				}
 				if _, err := s.Next(); err != io.EOF {
 					t.Errorf("%s, limit %d: then %v", name, limit, err)

@@ -27,12 +27,16 @@ const (
 	legacyAge = 24 * time.Hour
 )
 
-// stdioConn is a tool server as a process of ours. It starts at the first use,
-// lives on, and is started again at the next use after it ended, with a
+// stdioConn is a tool server as a process of ours, or behind one event stream of
+// the 2024-11-05 transport, which fares alike (newSSE). It starts at the first
+// use, lives on, and is started again at the next use after it ended, with a
 // back-off. Many calls share one process.
 type stdioConn struct {
-	s     Server
-	hooks Hooks
+	s      Server
+	hooks  Hooks
+	begin  func(st *starting) (*life, error) // brings up what takes calls
+	late   string                            // what else to say when it was not ready in time
+	renews func()                            // may be nil: it was begun again
 
 	ctx    context.Context // ends starts
 	cancel context.CancelFunc
@@ -69,7 +73,11 @@ func newStdio(s Server, hooks Hooks) *stdioConn {
 	if s.RestartMax <= 0 {
 		s.RestartMax = 30 * time.Second
 	}
-	c := &stdioConn{s: s, hooks: hooks}
+	c := &stdioConn{
+		s: s, hooks: hooks, renews: hooks.Restarted,
+		late: "longcall goes on starting it, so try again shortly; a server whose start takes long, such as one that npx or uvx downloads first, needs a higher limit",
+	}
+	c.begin = c.open
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -141,7 +149,7 @@ func (c *stdioConn) notInTime(limit time.Duration) call.Answer {
 	}
 	c.mu.Unlock()
 	a := timedOut("connect", limit, fmt.Sprintf(
-		"the tool server %q %s; nothing was sent; longcall goes on starting it, so try again shortly; a server whose start takes long, such as one that npx or uvx downloads first, needs a higher limit", c.s.Name, phase))
+		"the tool server %q %s; nothing was sent; %s", c.s.Name, phase, c.late))
 	a.Text += tail
 	return a
 }
@@ -238,7 +246,7 @@ func (c *stdioConn) ready(ctx context.Context) (*life, error) {
 
 // live owns one process from its start to its end.
 func (c *stdioConn) live(st *starting) {
-	l, err := c.open(st)
+	l, err := c.begin(st)
 	born := time.Now()
 	c.mu.Lock()
 	if err == nil && c.closed {
@@ -259,7 +267,6 @@ func (c *stdioConn) live(st *starting) {
 	c.mu.Unlock()
 	switch {
 	case err == nil:
-		c.hooks.Log.Info("tool server started", "pid", l.process.pid, "modern", l.wire.modern)
 	case !errors.Is(err, errClosed):
 		c.hooks.Log.Warn("tool server did not start", "error", err, "in_a_row", failures)
 	}
@@ -270,8 +277,8 @@ func (c *stdioConn) live(st *starting) {
 	}
 	c.hooks.introduced(l.wire.said)
 	if again {
-		if c.hooks.Restarted != nil {
-			c.hooks.Restarted()
+		if c.renews != nil {
+			c.renews()
 		}
 		c.hooks.renewed()
 	}

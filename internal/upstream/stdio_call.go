@@ -80,6 +80,8 @@ func (w *wire) lost() call.Answer {
 // answer makes the call's end out of the response.
 func (w *wire) answer(x *call.Exec, r *response) call.Answer {
 	switch {
+	case r.unsent != nil:
+		return r.unsent.answer
 	case r.tooLarge:
 		if l := x.Limits.Message; l > 0 && l < w.limit {
 			return tooLarge(l)
@@ -139,7 +141,7 @@ func (w *wire) overdue(p *waiter, limit string, l call.Limits) call.Answer {
 		after, what = l.FirstByte, "no answer, no progress and no answer to a ping"
 	}
 	if !w.tellCancel(p, "limits."+limit+" of longcall was reached") {
-		return timedOut(limit, after, fmt.Sprintf("the tool server %q does not read its input, so the request never left and had no effect", w.name))
+		return timedOut(limit, after, fmt.Sprintf("the tool server %q takes no request, so the call never left and had no effect", w.name))
 	}
 	return timedOut(limit, after, fmt.Sprintf(
 		"%s came from the tool server %q; it was told to cancel, but the call may have taken effect, so check before you call it again; a tool that works this long in silence needs a higher limit", what, w.name))
@@ -167,7 +169,7 @@ func (w *wire) cancelled(ctx context.Context, x *call.Exec, p *waiter) call.Answ
 		}
 	}
 	if !w.tellCancel(p, reason) {
-		x.Note("The request had not left for the tool server, which does not read its input; it was taken back.")
+		x.Note("The request had not left for the tool server, which takes none now; it was taken back.")
 		return call.Answer{}
 	}
 	t := time.NewTimer(linger)

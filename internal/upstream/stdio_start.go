@@ -21,13 +21,16 @@ const (
 	silentWait = 15 * time.Second
 )
 
-// life is one process and the conversation with it.
+// life is one conversation and what carries it: a process, or an event stream
+// of the 2024-11-05 transport.
 type life struct {
-	process *process
+	process *process // nil if it is an event stream
 	wire    *wire
-	closing atomic.Bool   // we want it to end
-	over    chan struct{} // closed when nothing of it is left
-	noted   chan struct{} // closed when stdioConn knows
+	end     func(ctx context.Context, eof, term time.Duration) // makes the carrier end, and waits
+	dead    <-chan struct{}                                    // closed when the carrier has ended; nil if the wire tells it
+	closing atomic.Bool                                        // we want it to end
+	over    chan struct{}                                      // closed when nothing of it is left
+	noted   chan struct{}                                      // closed when stdioConn knows
 }
 
 // dying says whether it takes no new call any more.
@@ -35,7 +38,7 @@ func (l *life) dying() bool {
 	select {
 	case <-l.wire.broken:
 		return true
-	case <-l.process.exited:
+	case <-l.dead:
 		return true
 	default:
 		return l.closing.Load() || l.wire.out.over()
@@ -48,7 +51,10 @@ func (c *stdioConn) spawn(st *starting) (*life, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &life{process: p, wire: newWire(c.s, c.hooks, p, p.stdin), over: make(chan struct{}), noted: make(chan struct{})}
+	l := &life{
+		process: p, wire: newPipes(c.s, c.hooks, p, p.stdin), end: p.stop, dead: p.exited,
+		over: make(chan struct{}), noted: make(chan struct{}),
+	}
 	l.wire.start()
 	c.wg.Go(func() { c.supervise(l) })
 	c.mu.Lock()
@@ -102,11 +108,11 @@ func (c *stdioConn) supervise(l *life) {
 	close(l.over)
 }
 
-// stop ends the process in an orderly way and waits.
+// stop ends the carrier in an orderly way and waits.
 func (l *life) stop(ctx context.Context, eof, term time.Duration) {
 	l.closing.Store(true)
 	l.wire.out.finish()
-	l.process.stop(ctx, eof, term)
+	l.end(ctx, eof, term)
 	<-l.over
 }
 
@@ -165,6 +171,7 @@ func (c *stdioConn) open(st *starting) (*life, error) {
 		closed := c.closed
 		c.mu.Unlock()
 		if !closed {
+			c.hooks.Log.Info("tool server started", "pid", l.process.pid, "modern", l.wire.modern)
 			return l, nil
 		}
 		err = errClosed

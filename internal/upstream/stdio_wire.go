@@ -17,18 +17,19 @@ import (
 	"github.com/longcall/longcall/internal/mcp"
 )
 
-// wire is the conversation with one process: many calls at once over one pair
-// of pipes. One goroutine reads and hands every message straight to its call's
-// record, which never waits (so no call can hold up another, and there is no
-// queue to fill); one writes.
+// wire is the conversation with one process, or over one event stream of the
+// 2024-11-05 transport: many calls at once, whose messages all come in one way
+// and leave in one way. One goroutine reads and hands every message straight to
+// its call's record, which never waits (so no call can hold up another, and
+// there is no queue to fill).
 type wire struct {
 	name   string
 	limit  int64 // bytes of one message
 	single bool  // all calls are of one principal
 	hooks  Hooks
 	prefix string // of our ids: no other process has them
-	in     *mcp.LineReader
-	out    *outbox
+	in     inlet
+	out    outlet
 	epoch  time.Time
 	modern bool // set by the handshake, before the first call
 	tasks  taskBoard
@@ -52,19 +53,48 @@ type wire struct {
 	breakUp sync.Once
 	read    chan struct{} // closed when all that was written has been read
 	ended   chan struct{} // closed by end
-	cause   string        // how the process ended; valid after ended
-	tail    string        // its last words, for the caller only; valid after ended
+	cause   string        // how it ended; valid after ended
+	tail    string        // a process's last words, for the caller only; valid after ended
 }
 
-func newWire(s Server, hooks Hooks, r io.Reader, w io.WriteCloser) *wire {
-	limit := s.Limits.Message
-	if limit == 0 {
-		limit = defaultMessage
+// inlet is where messages come from: Next is one whole message, valid until the
+// next call, a *mcp.LongLine for one over the limit, or the end.
+type inlet interface {
+	Next() (message []byte, err error)
+}
+
+// outlet is where messages go; see outbox and posts.
+type outlet interface {
+	// put takes a message and returns at once. before runs when it is sure that
+	// the message is taken, and before a byte of it can leave; its error keeps it
+	// back. id is that of a request that may be taken back, or empty.
+	put(id string, message []byte, before func() error) error
+	// takeBack keeps a request back of which no byte has left, and says whether
+	// it could.
+	takeBack(id string) bool
+	finish()    // takes no more
+	over() bool // nothing more is taken
+	run() error // carries messages until finish, or until nothing can leave any more
+}
+
+// maxMessage is how many bytes a message of a server may have.
+func (s *Server) maxMessage() int64 {
+	if s.Limits.Message == 0 {
+		return defaultMessage
 	}
+	return s.Limits.Message
+}
+
+// newPipes makes the conversation with a process.
+func newPipes(s Server, hooks Hooks, r io.Reader, w io.WriteCloser) *wire {
+	return newWire(s, hooks, mcp.NewLineReader(r, int(min(s.maxMessage(), math.MaxInt32))), newOutbox(w))
+}
+
+func newWire(s Server, hooks Hooks, in inlet, out outlet) *wire {
 	return &wire{
-		name: s.Name, limit: limit, single: s.Share != "server", hooks: hooks,
+		name: s.Name, limit: s.maxMessage(), single: s.Share != "server", hooks: hooks,
 		prefix: "lc" + strings.ToLower(rand.Text()[:10]) + "-",
-		in:     mcp.NewLineReader(r, int(min(limit, math.MaxInt32))), out: newOutbox(w), epoch: time.Now().Add(-1),
+		in:     in, out: out, epoch: time.Now().Add(-1),
 		waiting: map[string]*waiter{}, tokens: map[string]*waiter{},
 		broken: make(chan struct{}), read: make(chan struct{}), ended: make(chan struct{}),
 	}
@@ -121,6 +151,13 @@ type response struct {
 	kind      string // resultType, empty with the eras that have none
 	tooLarge  bool
 	made      *madeTask // of the call; nil if none
+	unsent    *unsent   // the request was not taken: there is no message
+}
+
+// unsent is what became of a request that the server's address did not take.
+type unsent struct {
+	answer call.Answer // of a call
+	err    error       // of another request
 }
 
 // expect registers a request; x is nil if it is no call.
@@ -246,7 +283,7 @@ func (w *wire) only() *waiter {
 	return nil
 }
 
-// readAll reads to the end of stdout.
+// readAll reads to the end of what comes.
 func (w *wire) readAll() {
 	for {
 		line, err := w.in.Next()
@@ -440,6 +477,8 @@ func (w *wire) ask(ctx context.Context, method string, params []byte, modern boo
 		return nil, context.Cause(ctx)
 	case r == nil:
 		return nil, errOver
+	case r.unsent != nil:
+		return nil, r.unsent.err
 	case r.tooLarge:
 		return nil, mcp.ErrTooLarge
 	case r.trouble != "":

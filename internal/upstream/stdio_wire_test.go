@@ -37,7 +37,7 @@ func newPeer(t *testing.T) *peer {
 	p.stdin, p.stdout = inR, outW
 	p.in = bufio.NewScanner(inR)
 	p.in.Buffer(nil, 8<<20)
-	p.wire = newWire(Server{Name: "peer"}, Hooks{Log: slog.New(slog.DiscardHandler)}, outR, inW)
+	p.wire = newPipes(Server{Name: "peer"}, Hooks{Log: slog.New(slog.DiscardHandler)}, outR, inW)
 	p.wire.start()
 	p.engine = call.NewEngine(unkept{}, runner(func(ctx context.Context, x *call.Exec) call.Answer {
 		a, ok := p.wire.call(ctx, x, p.every)
