@@ -251,8 +251,11 @@ func (d *decoder) entry(at position, s *Server, path string) {
 			s.Type = TransportStdio
 		}
 	}
-	if s.Type == TransportSSE {
-		d.warn(here("type"), join(path, "type"), "write type: http if the server has such an endpoint", "the two endpoints of HTTP+SSE (2024-11-05) are not spoken in this version; Streamable HTTP is tried at the url")
+	if s.Type == TransportSSE && !kept("era") {
+		s.Era = EraSSE
+	}
+	if s.Era == EraSSE && s.Command != "" {
+		d.fail(here("era"), join(path, "era"), "write era: auto, or remove it", "sse is for a server with a url")
 	}
 	for name := range s.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(s.Env[name].Reveal(), 0) {

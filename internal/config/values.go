@@ -174,9 +174,10 @@ const (
 	EraAuto   Era = "auto"
 	EraModern Era = "modern"
 	EraLegacy Era = "legacy"
+	EraSSE    Era = "sse" // HTTP with SSE of 2024-11-05
 )
 
-func (Era) values() []string { return []string{"auto", "modern", "legacy"} }
+func (Era) values() []string { return []string{"auto", "modern", "legacy", "sse"} }
 
 // Share says who may use one connection to a server.
 type Share string

@@ -33,6 +33,10 @@ func (c *httpConn) session(ctx context.Context) (*session, error) {
 			c.mu.Unlock()
 			return s, nil
 		}
+		if old := c.oldLocked(); old != nil {
+			c.mu.Unlock()
+			return nil, &oldError{old}
+		}
 		if c.dialing == nil {
 			done := make(chan struct{})
 			c.dialing = done
@@ -194,6 +198,12 @@ func (c *httpConn) connect(ctx context.Context) (*session, error) {
 	} else {
 		var err error
 		if s, err = c.initialize(ctx); err != nil {
+			var status *statusError
+			if c.s.Era == "auto" && errors.As(err, &status) && status.noPost() {
+				if old := c.tryOld(ctx); old != nil {
+					return nil, &oldError{old}
+				}
+			}
 			return nil, err
 		}
 	}
@@ -304,4 +314,74 @@ func (c *httpConn) initialize(ctx context.Context) (*session, error) {
 	s.stream = newStandalone(c, s)
 	c.send(ctx, s, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 	return s, nil
+}
+
+// oldError says that the server speaks the transport of 2024-11-05, so that conn
+// does what was asked for.
+type oldError struct{ conn *stdioConn }
+
+func (e *oldError) Error() string {
+	return "the tool server speaks HTTP with SSE of 2024-11-05"
+}
+
+// noPost says whether the status is how a server of the 2024-11-05 transport, or a
+// proxy before it, takes a POST at the address of its stream.
+func (e *statusError) noPost() bool {
+	switch e.Status {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed:
+		return true
+	}
+	return false
+}
+
+// tryOld is the last resort of the probe: a GET that expects an endpoint event
+// (R-70). It returns nil if the server does not speak that either.
+func (c *httpConn) tryOld(ctx context.Context) *stdioConn {
+	var old *stdioConn
+	old = newSSE(c.s, c.hooks, func() { c.dropOld(old) })
+	if _, err := old.ready(ctx); err != nil {
+		old.close(ctx)
+		return nil
+	}
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		old.close(ctx)
+		return nil
+	}
+	c.old, c.oldT = old, time.Now()
+	c.mu.Unlock()
+	return old
+}
+
+// dropOld is called when the server does not speak the old transport any more, so
+// that the next use asks again what it speaks.
+func (c *httpConn) dropOld(old *stdioConn) {
+	c.mu.Lock()
+	mine := c.old == old
+	if mine {
+		c.old = nil
+	}
+	c.mu.Unlock()
+	if mine {
+		c.spawn(func() { old.close(c.ctx) })
+	}
+}
+
+// oldLocked is the connection of the old transport, if the server is known to
+// speak nothing else. That is dated: servers get upgraded. c.mu is held.
+func (c *httpConn) oldLocked() *stdioConn {
+	old := c.old
+	if old != nil && time.Since(c.oldT) > legacyVerdictAge && !old.busy() {
+		c.old = nil
+		c.wg.Go(func() { old.close(c.ctx) })
+	}
+	return c.old
+}
+
+// busy says whether a call is under way.
+func (c *stdioConn) busy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.life != nil && c.life.wire.running() > 0
 }

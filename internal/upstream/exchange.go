@@ -20,6 +20,7 @@ import (
 type exchange struct {
 	c    *httpConn
 	exec *call.Exec
+	old  *stdioConn // not nil: it carries the call, and there is nothing else
 	sess *session
 	id   string // our request id, and the progress token
 	done chan struct{}
@@ -75,6 +76,9 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 	if refused != nil {
 		return *refused
 	}
+	if e.old != nil {
+		return e.old.call(ctx, x)
+	}
 	a := e.carry(ctx, (*exchange).exchange)
 	if e.gone && readsOnly(x.Spec) && ctx.Err() == nil {
 		return c.again(ctx, x)
@@ -93,6 +97,9 @@ func (c *httpConn) again(ctx context.Context, x *call.Exec) call.Answer {
 	if refused != nil {
 		return *refused
 	}
+	if e.old != nil {
+		return e.old.call(ctx, x)
+	}
 	return e.carry(ctx, (*exchange).exchange)
 }
 
@@ -103,8 +110,11 @@ func (c *httpConn) again(ctx context.Context, x *call.Exec) call.Answer {
 func (c *httpConn) prepare(ctx context.Context, x *call.Exec) (e *exchange, refused *call.Answer) {
 	sess, err := c.provenWithin(ctx, x.Limits.Connect)
 	var a call.Answer
+	var old *oldError
 	switch {
 	case err == nil:
+	case errors.As(err, &old):
+		return &exchange{old: old.conn}, nil
 	case ctx.Err() != nil:
 		return nil, &a
 	case errors.Is(err, context.DeadlineExceeded):
@@ -376,7 +386,7 @@ func (x *exchange) receive(ctx context.Context, resp *http.Response) call.Answer
 		resp.Body.Close()
 		x.gone = true
 		x.c.forget(x.sess)
-		return interrupted("the tool server had forgotten our session (HTTP 404) when the call reached it. The next call gets a new session.")
+		return forgotten()
 	case resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent:
 		resp.Body.Close()
 		return interrupted("the tool server accepted the call (HTTP %d) but gives no answer to it.", resp.StatusCode)
@@ -396,9 +406,9 @@ func (x *exchange) single(ctx context.Context, resp *http.Response) call.Answer 
 	case errors.Is(err, mcp.ErrTooLarge):
 		return tooLarge(x.limit())
 	case errors.As(err, &status):
-		return x.refused(status.Status, status.Body)
+		return refusedCall(x.c.s.Name, status.Status, status.Body)
 	case err != nil && resp.StatusCode/100 != 2:
-		return x.refused(resp.StatusCode, "")
+		return refusedCall(x.c.s.Name, resp.StatusCode, "")
 	case err != nil:
 		return x.lost(ctx, err)
 	case sameID(&m, x.id):
@@ -409,21 +419,21 @@ func (x *exchange) single(ctx context.Context, resp *http.Response) call.Answer 
 	return interrupted("the tool server answered with the result of another request.")
 }
 
-// refused is the answer for an HTTP status without a JSON-RPC message.
-func (x *exchange) refused(status int, body string) call.Answer {
+// refusedCall is the answer for an HTTP status without a JSON-RPC message.
+func refusedCall(server string, status int, body string) call.Answer {
 	text := http.StatusText(status)
 	if body != "" {
 		text += ": " + body
 	}
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return failed("The tool server %q refused longcall's credentials (HTTP %d %s). The call did not run. The operator has to check its headers in the config.", x.c.s.Name, status, text)
+		return failed("The tool server %q refused longcall's credentials (HTTP %d %s). The call did not run. The operator has to check its headers in the config.", server, status, text)
 	case status/100 == 3:
-		return failed("The tool server %q sends its callers to another address (HTTP %d %s). The call did not run. The operator has to write that address as its url in the config.", x.c.s.Name, status, text)
+		return failed("The tool server %q sends its callers to another address (HTTP %d %s). The call did not run. The operator has to write that address as its url in the config.", server, status, text)
 	case status >= 500 || status == http.StatusRequestTimeout:
 		return interrupted("the tool server, or a proxy before it, answered HTTP %d %s.", status, text)
 	}
-	return failed("The tool server %q refused the call (HTTP %d %s). It did not run.", x.c.s.Name, status, text)
+	return failed("The tool server %q refused the call (HTTP %d %s). It did not run.", server, status, text)
 }
 
 // takeOver is the size from which on an answer keeps the reader's buffer

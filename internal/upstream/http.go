@@ -59,6 +59,8 @@ type httpConn struct {
 	verdictT time.Time     // of a legacy verdict: servers get upgraded
 	said     intro         // of a stateless server, as it said last
 	closed   bool
+	old      *stdioConn              // not nil: the server speaks nothing but the transport of 2024-11-05
+	oldT     time.Time               // since when that is known
 	adopted  map[adoptedKey]*adopted // sessions of an earlier process that its calls still live in
 
 	pending sync.Map // our id to *exchange, while a call runs: where Path B progress goes
@@ -85,7 +87,35 @@ func (s *session) alive() { s.proven.Store(time.Now().UnixNano()) }
 
 func (s *session) quietFor() time.Duration { return time.Since(time.Unix(0, s.proven.Load())) }
 
+// withCredentials moves a name and password in the URL to where they belong.
+func withCredentials(s Server) Server {
+	u, err := url.Parse(s.URL)
+	if err != nil || u.User == nil || s.Headers.Get("Authorization") != "" {
+		return s
+	}
+	req := http.Request{Header: http.Header{}}
+	pass, _ := u.User.Password()
+	req.SetBasicAuth(u.User.Username(), pass)
+	if s.Headers = s.Headers.Clone(); s.Headers == nil {
+		s.Headers = http.Header{}
+	}
+	s.Headers.Set("Authorization", req.Header.Get("Authorization"))
+	u.User = nil
+	s.URL = u.String()
+	return s
+}
+
+// stamp sets the headers that the operator gave for the server.
+func (s *Server) stamp(req *http.Request) {
+	maps.Copy(req.Header, s.Headers)
+	if h := s.Headers.Get("Host"); h != "" {
+		req.Host = h
+	}
+}
+
 func newHTTP(s Server, hooks Hooks) *httpConn {
+	digest := urlDigest(s.URL) // of what the operator wrote
+	s = withCredentials(s)
 	if s.Limits.Connect == 0 {
 		s.Limits.Connect = defaultConnect
 	}
@@ -97,22 +127,10 @@ func newHTTP(s Server, hooks Hooks) *httpConn {
 	}
 	c := &httpConn{
 		s: s, hooks: hooks, prefix: "lc" + strings.ToLower(rand.Text()[:8]) + "-",
-		digest: urlDigest(s.URL), adopted: map[adoptedKey]*adopted{},
+		digest: digest, adopted: map[adoptedKey]*adopted{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.apart = context.WithoutCancel(c.ctx)
-	if u, err := url.Parse(s.URL); err == nil && u.User != nil && s.Headers.Get("Authorization") == "" {
-		req := http.Request{Header: http.Header{}}
-		pass, _ := u.User.Password()
-		req.SetBasicAuth(u.User.Username(), pass)
-		c.s.Headers = c.s.Headers.Clone()
-		if c.s.Headers == nil {
-			c.s.Headers = http.Header{}
-		}
-		c.s.Headers.Set("Authorization", req.Header.Get("Authorization"))
-		u.User = nil
-		c.s.URL = u.String()
-	}
 	c.direct = newTransport(s, watchedDialer(s, c.peerClosed, c.unwatched))
 	c.client = &http.Client{Transport: c.direct, CheckRedirect: sameOrigin}
 	c.listen = &http.Client{Transport: newTransport(s, quietDialer(s)), CheckRedirect: sameOrigin}
@@ -195,10 +213,7 @@ var (
 )
 
 func (c *httpConn) header(req *http.Request, sess *session) {
-	maps.Copy(req.Header, c.s.Headers)
-	if h := c.s.Headers.Get("Host"); h != "" {
-		req.Host = h
-	}
+	c.s.stamp(req)
 	req.Header["Accept"] = bothTypes
 	if sess != nil && !sess.isModern {
 		if sess.id != "" {
@@ -218,7 +233,11 @@ func mediaType(r *http.Response) string {
 // meet connects, if need be.
 func (c *httpConn) meet(ctx context.Context) (intro, error) {
 	s, err := c.session(ctx)
-	if err != nil {
+	var old *oldError
+	switch {
+	case errors.As(err, &old):
+		return old.conn.meet(ctx)
+	case err != nil:
 		return intro{}, err
 	}
 	return s.said, nil
@@ -230,6 +249,10 @@ func (c *httpConn) request(ctx context.Context, method string, params []byte) ([
 	defer cancel()
 	for try := 0; ; try++ {
 		sess, err := c.session(ctx)
+		var old *oldError
+		if errors.As(err, &old) {
+			return old.conn.request(ctx, method, params)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -397,9 +420,12 @@ func (c *httpConn) spawn(f func()) bool {
 func (c *httpConn) close(ctx context.Context) {
 	c.mu.Lock()
 	c.closed = true
-	sess := c.sess
-	c.sess = nil
+	sess, old := c.sess, c.old
+	c.sess, c.old = nil, nil
 	c.mu.Unlock()
+	if old != nil {
+		old.close(ctx)
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endSession)
 	c.delete(ctx, sess)
 	cancel()

@@ -200,10 +200,13 @@ func (p *Pool) newLink(k linkKey, s Server) *link {
 			}
 		},
 	}
-	if s.URL != "" {
-		l.conn = newHTTP(s, hooks)
-	} else {
+	switch {
+	case s.URL == "":
 		l.conn = newStdio(s, hooks)
+	case s.Era == "sse":
+		l.conn = newSSE(s, hooks, nil)
+	default:
+		l.conn = newHTTP(s, hooks)
 	}
 	return l
 }

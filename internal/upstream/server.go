@@ -15,14 +15,14 @@ import (
 // Server is one configured tool server. Exactly one of URL and Command is set.
 type Server struct {
 	Name    string
-	URL     string      // Streamable HTTP
+	URL     string      // over HTTP
 	Headers http.Header // sent with every request, such as our credentials there
 	Command string      // stdio
 	Args    []string
 	Env     map[string]string // added to the allow-listed part of our own environment
 	Cwd     string
 
-	Era   string // "auto", "modern" or "legacy"
+	Era   string // "auto", "modern", "legacy", or "sse": HTTP with SSE of 2024-11-05
 	Share string // who shares a connection: "principal", "server" or "session"
 
 	// Limits are those of requests that are no calls. Message is the largest

@@ -72,7 +72,7 @@ func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a c
 
 // lost is the answer for a call whose process has ended.
 func (w *wire) lost() call.Answer {
-	a := interrupted("%s while the call ran. longcall starts it again at its next use.", w.cause)
+	a := interrupted("%s while the call ran. It is started again at its next use.", w.cause)
 	a.Text += w.tail
 	return a
 }

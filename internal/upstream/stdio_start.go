@@ -116,10 +116,30 @@ func (l *life) stop(ctx context.Context, eof, term time.Duration) {
 	<-l.over
 }
 
-// open starts a process and brings it to the point where it takes calls.
-func (c *stdioConn) open(st *starting) (*life, error) {
+// pause waits for the back-off.
+func (c *stdioConn) pause() error {
 	c.mu.Lock()
 	pause := time.Until(c.notUntil)
+	c.mu.Unlock()
+	if pause <= 0 {
+		return nil
+	}
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-c.ctx.Done():
+		return errClosed
+	}
+}
+
+// open starts a process and brings it to the point where it takes calls.
+func (c *stdioConn) open(st *starting) (*life, error) {
+	if err := c.pause(); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
 	era := c.s.Era
 	if era != "modern" && era != "legacy" {
 		era = c.era
@@ -128,15 +148,6 @@ func (c *stdioConn) open(st *starting) (*life, error) {
 		}
 	}
 	c.mu.Unlock()
-	if pause > 0 {
-		t := time.NewTimer(pause)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-c.ctx.Done():
-			return nil, errClosed
-		}
-	}
 	limit := max(coldStart, c.s.Limits.Connect)
 	ctx, cancel := context.WithTimeoutCause(c.ctx, limit, fmt.Errorf("it was not ready after %s", limit))
 	defer cancel()

@@ -16,6 +16,8 @@ type Conn struct {
 	req  *Request
 	gone chan struct{}
 
+	session string // of a stream of a server with Options.Old
+
 	mu      sync.Mutex
 	chunked bool
 	shut    bool

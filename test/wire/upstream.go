@@ -25,6 +25,7 @@ type Options struct {
 	NoSession bool   // legacy: initialize gives no session id
 	NoStream  bool   // legacy: a GET is answered with 405
 	JSON      bool   // tools/call is answered as JSON instead of SSE
+	Old       bool   // it speaks HTTP with SSE of 2024-11-05: see old.go
 	Tools     string // raw JSON array of a tools/list; empty means the tool "work"
 	// Capabilities is a raw JSON object; empty means tools only. Instructions
 	// are none if empty.
@@ -101,6 +102,19 @@ func (u *Upstream) Close() {
 		c.Close()
 	}
 	u.wg.Wait()
+}
+
+// Upgrade makes the server another one, at the same address: it closes all
+// connections, and answers as opt says from now on.
+func (u *Upstream) Upgrade(opt Options) {
+	u.change(func() { u.opt = opt })
+	u.Cut(false)
+}
+
+func (u *Upstream) options() Options {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.opt
 }
 
 // change runs f under the lock and wakes those who wait for something.
@@ -185,10 +199,13 @@ func (u *Upstream) serve(t *tcp) {
 }
 
 func (u *Upstream) handler(r *Request) Handler {
+	if u.options().Old {
+		return u.oldHandler(r)
+	}
 	if r.Method != "initialize" && r.Verb != "" && !r.Modern() && !u.knows(r) {
 		return func(c *Conn, r *Request) { c.JSON(404, r.Fail("-32001", "no such session")) }
 	}
-	if h := u.opt.On[r.Key()]; h != nil {
+	if h := u.options().On[r.Key()]; h != nil {
 		return h
 	}
 	return u.usual
@@ -196,7 +213,7 @@ func (u *Upstream) handler(r *Request) Handler {
 
 // knows says whether a legacy request names a session that there is.
 func (u *Upstream) knows(r *Request) bool {
-	if u.opt.NoSession || r.Method == "server/discover" || modern(u.opt.Version) && !u.opt.Both {
+	if u.options().NoSession || r.Method == "server/discover" || modern(u.options().Version) && !u.options().Both {
 		return true
 	}
 	u.mu.Lock()

@@ -20,13 +20,13 @@ func (u *Upstream) usual(c *Conn, r *Request) {
 		c.Status(200)
 	case r.Bad != nil || r.Verb != "POST":
 		c.JSON(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error"}}`)
-	case r.Modern() != modern(u.opt.Version) && !u.opt.Both:
+	case r.Modern() != modern(u.options().Version) && !u.options().Both:
 		c.JSON(400, r.Fail("-32601", "method not found"))
 	case r.ID == nil || r.Response():
 		c.Status(202)
-	case r.Method == "initialize" && !u.opt.NoSession:
+	case r.Method == "initialize" && !u.options().NoSession:
 		c.JSON(200, u.reply(r), "Mcp-Session-Id: "+u.newSession())
-	case r.Method == "tools/call" && !u.opt.JSON:
+	case r.Method == "tools/call" && !u.options().JSON:
 		c.Answer(u.reply(r))
 	default:
 		body := u.reply(r)
@@ -38,7 +38,7 @@ func (u *Upstream) usual(c *Conn, r *Request) {
 	}
 }
 
-func (u *Upstream) reply(r *Request) string { return usualReply(r, u.opt) }
+func (u *Upstream) reply(r *Request) string { return usualReply(r, u.options()) }
 
 // usualReply is the response to a request, on any transport.
 func usualReply(r *Request, opt Options) string {
@@ -83,7 +83,7 @@ func usualReply(r *Request, opt Options) string {
 // get serves the standalone stream, which stays silent until the case writes
 // to it, and the resumption of an EventLog.
 func (u *Upstream) get(c *Conn, r *Request) {
-	if u.opt.NoStream || modern(u.opt.Version) {
+	if u.options().NoStream || modern(u.options().Version) {
 		c.Status(405, "Allow: POST")
 		return
 	}
