@@ -41,10 +41,10 @@ func (u *Upstream) OldStream(c *Conn, r *Request) {
 		return
 	}
 	id := u.newSession()
-	c.SSE()
-	c.Body("event: endpoint\ndata: " + oldPath + "?session=" + id + "\n\n")
 	c.session = id
+	c.SSE()
 	u.change(func() { u.streams = append(u.streams, c) })
+	c.Body("event: endpoint\ndata: " + oldPath + "?session=" + id + "\n\n")
 	c.Hold()
 	u.change(func() {
 		delete(u.sessions, id)
@@ -58,9 +58,10 @@ func (u *Upstream) OldStream(c *Conn, r *Request) {
 	c.Close()
 }
 
-// Took answers a POST with 202 and returns the stream of its session.
+// Took answers a POST with 202 and returns the stream of its session. The agent
+// sends nothing more on the POST's connection, so that the handler may go on.
 func (c *Conn) Took() *Conn {
-	c.Status(202)
+	c.Status(202, "Connection: close")
 	_, id, _ := strings.Cut(c.req.Path, "session=")
 	c.u.mu.Lock()
 	defer c.u.mu.Unlock()
