@@ -84,7 +84,7 @@ func (o *old) open(st *starting) (*life, error) {
 			<-l.over
 			err = errors.New(l.wire.cause)
 		}
-		l.stop(context.Background(), 0, 0)
+		l.stop(c.ctx, 0, 0)
 	}
 	switch {
 	case c.ctx.Err() != nil:
