@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/downstream"
 	"github.com/longcall/longcall/internal/config"
 )
 
@@ -113,6 +114,11 @@ func (a *App) cancelCall(w http.ResponseWriter, r *http.Request) {
 		end.Text += "."
 	}
 	id := call.ID(r.PathValue("id"))
+	if c, err := a.engine.Get(r.Context(), name, id); body.By == "agent" && err == nil && c.Record().Server == downstream.ServerShell {
+		// What a relay passes on is a cancel of the request: a command goes on.
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
 	err = a.engine.Tell(name, id, end)
 	if errors.Is(err, call.ErrUnknown) {
 		err = a.cancelElsewhere(r.Context(), name, id, end)

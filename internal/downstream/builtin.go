@@ -163,7 +163,7 @@ func (p *pieces) join() []byte {
 // ownEntries are our tools as a list shows them. Their place is after every tool
 // server's, whose names are all of smaller bytes.
 func (x *exchange) ownEntries() []listed {
-	if !x.set.OwnTools && (x.h.opt.Shell == nil || x.server != serverShell) {
+	if !x.set.OwnTools && (x.h.opt.Shell == nil || x.server != ServerShell) {
 		return nil
 	}
 	var names []string // each tool and its name here

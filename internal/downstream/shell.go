@@ -8,9 +8,9 @@ import (
 	"github.com/longcall/longcall/internal/mcp"
 )
 
-// serverShell is the server of the shell's calls. It is served at /mcp/shell,
+// ServerShell is the server of the shell's calls. It is served at /mcp/shell,
 // where its tools have their own names, and at /mcp.
-const serverShell = "shell"
+const ServerShell = "shell"
 
 // The tools of the shell by their own names (SHELL §4). The first two are calls,
 // the others are answered in their own short time.
@@ -131,8 +131,6 @@ type Shown struct {
 	Structured []byte   // one JSON object; nil for an error about the arguments
 	IsError    bool
 	Link       bool // add a resource_link to the call
-	replayed   bool // the result was kept, and not made again
-
 	// Told are other calls of the principal whose end this tells, such as the
 	// commands of a batch.
 	Told []call.ID

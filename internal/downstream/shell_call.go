@@ -26,7 +26,7 @@ const kindTold, kindDigest = "told", "digest"
 
 // isShell says whether a server's calls are the shell's.
 func (x *exchange) isShell(server string) bool {
-	return server == serverShell && x.h.opt.Shell != nil
+	return server == ServerShell && x.h.opt.Shell != nil
 }
 
 // shellPlan plans a call of the shell, and changes what policy says of it to what
@@ -56,7 +56,7 @@ func (x *exchange) shellPlan(m *mcp.Message, t target, s *session, d *Decision, 
 	default:
 		x.observe()
 		sh := x.h.opt.Shell.Do(x.r.Context(), ask)
-		return nil, x.ownDigest(x.shownResult(id, nil, &sh), sh.Told...)
+		return nil, x.ownDigest(x.shownResult(id, nil, &sh, false), sh.Told...)
 	}
 	d.CancelOnDisconnect, d.HandOff, d.TaskOnly = false, true, false
 	return plan, nil
@@ -132,17 +132,14 @@ func (a *attachment) yields() []byte {
 	}
 	rec := asRunning(a.call.Record())
 	sh := a.x.h.opt.Shell.Show(a.ctx, &rec, a.showOptions(why))
-	return a.x.shownResult(a.id, &rec, &sh)
+	return a.x.shownResult(a.id, &rec, &sh, false)
 }
 
 // commandEnd is the answer of a call of the shell that has ended.
 func (a *attachment) commandEnd(ev *call.Event) []byte {
 	rec := ended(a.call.Record(), ev)
 	sh := a.x.h.opt.Shell.Show(a.ctx, &rec, a.showOptions(ShowNow))
-	if a.join == call.Replay {
-		sh.replayed = true
-	}
-	return a.x.shownResult(a.id, &rec, &sh)
+	return a.x.shownResult(a.id, &rec, &sh, a.join == call.Replay)
 }
 
 // ended is the record with the end that an event tells.
@@ -156,18 +153,19 @@ func ended(rec call.Record, ev *call.Event) call.Record {
 
 // shownResult is a tool result that shows a call of the shell; rec is nil if it
 // is about none.
-func (x *exchange) shownResult(id []byte, rec *call.Record, sh *Shown) []byte {
+func (x *exchange) shownResult(id []byte, rec *call.Record, sh *Shown, replayed bool) []byte {
 	p := &pieces{}
 	p.raw(`{"jsonrpc":"2.0","id":`)
 	p.bytes(id)
 	p.raw(`,"result":{`)
-	x.appendShown(p, rec, sh)
+	x.appendShown(p, rec, sh, replayed)
 	p.raw(`}}`)
 	return p.join()
 }
 
-// appendShown writes the members of a result that shows a call of the shell.
-func (x *exchange) appendShown(p *pieces, rec *call.Record, sh *Shown) {
+// appendShown writes the members of a result that shows a call of the shell;
+// replayed says that it was kept, and not made again.
+func (x *exchange) appendShown(p *pieces, rec *call.Record, sh *Shown, replayed bool) {
 	x.told = append(x.told, sh.Told...)
 	if x.modern {
 		p.bytes(completeC)
@@ -199,11 +197,11 @@ func (x *exchange) appendShown(p *pieces, rec *call.Record, sh *Shown) {
 		p.raw(`,"_meta":{"` + metaKeyHandOff + `":{"call":"` + string(rec.ID) + `","state":"running"}}`)
 	case end.Outcome != call.Completed:
 		p.raw(`,"_meta":{` + outcomeMeta(end, rec.ID))
-		if sh.replayed {
+		if replayed {
 			p.raw(`,"` + metaKeyReplayed + `":true`)
 		}
 		p.raw(`}`)
-	case sh.replayed:
+	case replayed:
 		p.raw(`,"_meta":{"` + metaKeyReplayed + `":true}`)
 	}
 }

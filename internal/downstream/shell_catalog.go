@@ -17,11 +17,11 @@ type shellCatalog struct {
 // Servers are the tool servers' names and the shell's. The catalog's own slice must
 // not be changed.
 func (c shellCatalog) Servers() []string {
-	return slices.Concat(c.Catalog.Servers(), []string{serverShell})
+	return slices.Concat(c.Catalog.Servers(), []string{ServerShell})
 }
 
 func (c shellCatalog) List(ctx context.Context, caller call.Caller, server string, kind mcp.ListKind) (mcp.Listing, error) {
-	if server != serverShell {
+	if server != ServerShell {
 		return c.Catalog.List(ctx, caller, server, kind)
 	}
 	l := mcp.Listing{Fresh: true, TTL: -1}
@@ -32,14 +32,14 @@ func (c shellCatalog) List(ctx context.Context, caller call.Caller, server strin
 }
 
 func (c shellCatalog) Capabilities(caller call.Caller, server string) (caps []byte, known bool) {
-	if server == serverShell {
+	if server == ServerShell {
 		return []byte(`{"tools":{}}`), true
 	}
 	return c.Catalog.Capabilities(caller, server)
 }
 
 func (c shellCatalog) Instructions(caller call.Caller, server string) []byte {
-	if server == serverShell {
+	if server == ServerShell {
 		return nil
 	}
 	return c.Catalog.Instructions(caller, server)
@@ -48,7 +48,7 @@ func (c shellCatalog) Instructions(caller call.Caller, server string) []byte {
 // Private passes on which servers only those hear of who know their name.
 func (c shellCatalog) Private(server string) bool {
 	p, is := c.Catalog.(interface{ Private(server string) bool })
-	return is && server != serverShell && p.Private(server)
+	return is && server != ServerShell && p.Private(server)
 }
 
 var (
@@ -69,7 +69,7 @@ func (x *exchange) shellTool(public string) string {
 func (x *exchange) shellNames() ShellNames {
 	own, prefix := x.ownNames(), ""
 	if x.server == "" {
-		prefix = serverShell + separator
+		prefix = ServerShell + separator
 	}
 	return ShellNames{
 		Exec: prefix + toolExec, Parallel: prefix + toolParallel, Read: prefix + toolRead, Write: prefix + toolWrite,

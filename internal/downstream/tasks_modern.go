@@ -145,7 +145,7 @@ func (v *taskView) appendOutcome(b []byte, x *exchange, ev *call.Event) []byte {
 		rec := ended(v.rec, ev)
 		sh := x.h.opt.Shell.Show(x.r.Context(), &rec, &ShowOptions{Names: x.shellNames()})
 		p := &pieces{}
-		x.appendShown(p, &rec, &sh)
+		x.appendShown(p, &rec, &sh, false)
 		return append(append(append(b, `,"result":{`...), p.join()...), '}')
 	}
 	ours := body == nil || ev.Hole < 0 || ev.Hole >= len(body) || asksForInput(body)

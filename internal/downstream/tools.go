@@ -30,7 +30,7 @@ func (x *exchange) resolve(kind mcp.ListKind, public string) (t target, ok bool)
 		return t, true
 	}
 	if tool := x.shellTool(t.public); tool != "" {
-		return target{serverShell, tool, t.public}, true
+		return target{ServerShell, tool, t.public}, true
 	}
 	t.server, t.tool, ok = splitName(t.public, x.h.opt.Catalog.Servers())
 	if !ok {
