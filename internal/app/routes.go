@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/longcall/longcall/internal/call"
-	"github.com/longcall/longcall/internal/downstream"
 	"github.com/longcall/longcall/internal/config"
+	"github.com/longcall/longcall/internal/downstream"
 )
 
 // routes is everything that the listener answers.
