@@ -1,11 +1,11 @@
 package shell
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -103,7 +103,7 @@ func subscribe(ctx context.Context, dir string) (net.Conn, error) {
 
 // snapshots reads a subscription: each snapshot goes to take, until the
 // connection ends.
-func snapshots(r *bufio.Reader, take func(snapshot)) {
+func snapshots(r io.Reader, take func(snapshot)) {
 	d := json.NewDecoder(r)
 	for {
 		var s snapshot

@@ -1,7 +1,6 @@
 package shell
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"fmt"
@@ -53,7 +52,7 @@ func (m *Manager) listen(p *Process, conn net.Conn) (got bool) {
 	defer stop()
 	// A shim that is stopped takes connections and says nothing.
 	conn.SetReadDeadline(time.Now().Add(max(silentFor, startWait)))
-	snapshots(bufio.NewReader(conn), func(s snapshot) {
+	snapshots(conn, func(s snapshot) {
 		if !got {
 			conn.SetReadDeadline(time.Time{})
 			p.setUnsupervised(false)

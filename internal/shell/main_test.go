@@ -7,10 +7,15 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The test binary is a shim, too, when it is started as one.
+// programs are what the test binary can be when it is started with the name as
+// its first argument.
+var programs = map[string]func(args []string) int{ShimCommand: Shim}
+
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == ShimCommand {
-		os.Exit(Shim(os.Args[2:]))
+	if len(os.Args) > 1 {
+		if run := programs[os.Args[1]]; run != nil {
+			os.Exit(run(os.Args[2:]))
+		}
 	}
 	goleak.VerifyTestMain(m)
 }

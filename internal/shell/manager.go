@@ -12,6 +12,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/longcall/longcall/internal/shell/spool"
 )
 
 // startWait bounds how long Start waits for a shim to report; a shim that takes
@@ -88,8 +90,10 @@ func (m *Manager) reconcile(ctx context.Context) error {
 			continue
 		}
 		p := m.newProcess(e.Name())
-		if _, err := load(p.dir, specFile, &p.spec); err != nil {
-			m.log.Warn("a process folder cannot be used", "process_id", p.id, "error", err)
+		if ok, err := load(p.dir, specFile, &p.spec); !ok {
+			if err != nil { // else it is just being made, or nothing came of it
+				m.log.Warn("a process folder cannot be used", "process_id", p.id, "error", err)
+			}
 			continue
 		}
 		p.forgetSecrets()
@@ -133,6 +137,7 @@ func (m *Manager) Start(ctx context.Context, c Command) (*Process, error) {
 	}
 	p := m.newProcess(c.ID)
 	p.spec = c
+	p.snap.Started = time.Now()
 	p.forgetSecrets()
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -199,7 +204,7 @@ func (m *Manager) reserve(p *Process) error {
 		}
 		all++
 		s := o.Status()
-		bytes += s.Total
+		bytes += min(s.Total, cmp.Or(m.opts.Caps, spool.DefaultCaps).Total)
 		if o.spec.Owner == p.spec.Owner {
 			own = append(own, s)
 		}
@@ -210,6 +215,8 @@ func (m *Manager) reserve(p *Process) error {
 		return &TooMany{Limit: m.opts.MaxPerOwner, Own: true, Running: own}
 	case all >= m.opts.MaxTotal:
 		return &TooMany{Limit: m.opts.MaxTotal, Running: own}
+	case bytes >= m.opts.SpoolTotal:
+		return fmt.Errorf("the output of the running commands has %d bytes, which is all the room that there is; nothing was started, and nothing was stopped: cancel one that writes much, or wait for it to end", bytes)
 	}
 	m.procs[p.id] = p
 	m.wg.Add(1)
@@ -231,14 +238,15 @@ func (m *Manager) spawn(p *Process, c *Command) (net.Conn, error) {
 		}
 		return nil, cannot(err)
 	}
+	// From now on the folder is in use, for everybody who looks.
+	lock, err := lockFolder(p.dir)
+	if lock == nil {
+		return nil, cannot(cmp.Or(err, errors.New("the folder is in use")))
+	}
+	defer lock.Close()
 	if err := store(p.dir, specFile, specification{Command: *c, Caps: m.opts.Caps}, false); err != nil {
 		return nil, cannot(err)
 	}
-	lock, err := lockFolder(p.dir)
-	if err != nil {
-		return nil, cannot(err)
-	}
-	defer lock.Close()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, cannot(err)
@@ -276,10 +284,17 @@ func (m *Manager) Find(id string) *Process {
 		return p
 	}
 	p = m.newProcess(id)
-	if ok, err := p.loadEnded(); !ok {
-		if err != nil {
-			m.log.Warn("a process folder cannot be used", "process_id", id, "error", err)
+	ended, err := p.loadEnded()
+	if !ended && err == nil {
+		// Another longcall may have started it meanwhile.
+		var ok bool
+		if ok, err = load(p.dir, specFile, &p.spec); !ok && err == nil {
+			return nil
 		}
+		p.forgetSecrets()
+	}
+	if err != nil {
+		m.log.Warn("a process folder cannot be used", "process_id", id, "error", err)
 		return nil
 	}
 	m.mu.Lock()
@@ -287,7 +302,13 @@ func (m *Manager) Find(id string) *Process {
 	if first := m.procs[id]; first != nil {
 		return first
 	}
+	if !ended && m.closed {
+		return nil
+	}
 	m.procs[id] = p
+	if !ended {
+		m.wg.Go(func() { m.follow(p, nil) })
+	}
 	return p
 }
 

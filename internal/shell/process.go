@@ -147,9 +147,11 @@ func (p *Process) Input(ctx context.Context, in Input) (Typed, error) {
 	if err == nil || r.Error != "" || ctx.Err() != nil {
 		return r.Typed, err
 	}
-	if lock, _ := lockFolder(p.dir); lock != nil { // the shim is gone
-		lock.Close()
+	select { // it has just ended, or its shim has
+	case <-p.done:
 		return p.typedBefore(in)
+	case <-ctx.Done():
+	case <-time.After(time.Second):
 	}
 	return Typed{}, errors.New("the command's supervisor does not answer; whether something was typed is not known: look at the output")
 }

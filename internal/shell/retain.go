@@ -74,10 +74,15 @@ func (m *Manager) sweep(now time.Time) {
 		if p != nil && !p.over() {
 			continue
 		}
-		if done, _ := m.endedAlone(id); !done {
+		lock, _ := lockFolder(dir)
+		if lock == nil {
 			continue
 		}
+		lock.Close()
 		info, err := os.Stat(filepath.Join(dir, exitFile))
+		if err != nil { // nothing came of it
+			info, err = os.Stat(filepath.Join(dir, lockFile))
+		}
 		if err != nil {
 			continue
 		}

@@ -15,6 +15,10 @@ import (
 
 const patience = 20 * time.Second
 
+// testShim starts this test binary; the race detector would keep it for a
+// second when it ends.
+var testShim = []string{"/usr/bin/env", "GORACE=atexit_sleep_ms=0", os.Args[0], ShimCommand}
+
 // rig is a manager with a folder of its own, which ends all that it started.
 type rig struct {
 	*testing.T
@@ -24,7 +28,7 @@ type rig struct {
 
 func newRig(t *testing.T, change ...func(*Options)) *rig {
 	t.Helper()
-	r := &rig{T: t, opts: Options{Dir: t.TempDir(), Exe: []string{os.Args[0], ShimCommand}}}
+	r := &rig{T: t, opts: Options{Dir: t.TempDir(), Exe: testShim}}
 	for _, f := range change {
 		f(&r.opts)
 	}
@@ -137,4 +141,14 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("waiting until %s", what)
 		}
 	}
+}
+
+func openFifo(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
 }

@@ -57,7 +57,7 @@ type shim struct {
 	snap     snapshot
 	overtime bool          // it is stopped because its time is over
 	by       string        // who asked for a stop first
-	any      chan struct{} // closed at the next change
+	news     chan struct{} // closed at the next change
 	state    chan struct{} // closed at the next change that is not output
 }
 
@@ -86,7 +86,7 @@ func runShim(dir string) error {
 	}
 	s := &shim{
 		dir: dir, leaderEnded: make(chan syscall.WaitStatus, 1), recorded: make(chan struct{}), treeGone: make(chan struct{}),
-		any: make(chan struct{}), state: make(chan struct{}), snap: snapshot{State: Starting, ExitCode: -1, Started: time.Now()},
+		news: make(chan struct{}), state: make(chan struct{}), snap: snapshot{State: Starting, ExitCode: -1, Started: time.Now()},
 	}
 	s.served.Go(func() { s.tell(first) })
 	defer s.leave()
@@ -99,7 +99,6 @@ func runShim(dir string) error {
 		s.fail(err)
 		return nil
 	}
-	defer s.spool.Close()
 	listener, err := net.Listen("unix", ctlFile) // relative, because the folder's path may be too long
 	if err == nil {
 		defer listener.Close()
@@ -194,6 +193,9 @@ func (s *shim) supervise() {
 		left, _ = s.tree()
 	}
 	alone := len(left) == 0 && s.output.ended()
+	if alone {
+		s.spool.Close()
+	}
 	s.record(func(n *snapshot) {
 		n.Ended, n.Descendants, n.StoppedBy = ended, len(left), s.by
 		if status.Signaled() {
@@ -227,6 +229,7 @@ func (s *shim) supervise() {
 		}
 	case <-linger.C:
 	}
+	s.spool.Close()
 	s.record(func(n *snapshot) { n.TreeEnded = time.Now() })
 }
 
@@ -239,9 +242,9 @@ func (s *shim) change(f func(*snapshot)) {
 }
 
 func (s *shim) told() {
-	close(s.any)
+	close(s.news)
 	close(s.state)
-	s.any, s.state = make(chan struct{}), make(chan struct{})
+	s.news, s.state = make(chan struct{}), make(chan struct{})
 }
 
 // record stores an end, and only then tells it.
@@ -265,13 +268,13 @@ func (s *shim) printed(total int64, err error) {
 	if err != nil && s.snap.Error == "" {
 		s.snap.Error = "output of the command is missing, because it could not be stored: " + err.Error()
 	}
-	close(s.any)
-	s.any = make(chan struct{})
+	close(s.news)
+	s.news = make(chan struct{})
 }
 
 // look is what there is now, and what is closed when there is more.
-func (s *shim) look() (n snapshot, any, state <-chan struct{}) {
+func (s *shim) look() (n snapshot, news, state <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.snap, s.any, s.state
+	return s.snap, s.news, s.state
 }

@@ -98,7 +98,7 @@ func (s *shim) tell(c net.Conn) {
 	}()
 	to := json.NewEncoder(c)
 	for {
-		now, any, state := s.look()
+		now, news, state := s.look()
 		if to.Encode(now) != nil || !now.TreeEnded.IsZero() {
 			return
 		}
@@ -113,7 +113,7 @@ func (s *shim) tell(c net.Conn) {
 		case <-t.C:
 		}
 		select {
-		case <-any:
+		case <-news:
 		case <-gone:
 			return
 		}

@@ -119,7 +119,7 @@ func pipes(stdin bool) (out, in *os.File, theirs []*os.File, err error) {
 type outputReader struct {
 	file    *os.File
 	spool   *spool.Writer
-	drained chan struct{} // gets a value when all was read that was there when drain was called
+	drained chan struct{} // closed when all was read that was there when drain was called
 	done    chan struct{} // closed when nobody can write any more
 	reads   atomic.Int64
 }
@@ -144,13 +144,17 @@ func (r *outputReader) run(printed func(total int64, err error)) {
 			// The leader has ended: what it wrote is here already. Others may
 			// go on writing, and are not waited for.
 			r.file.SetReadDeadline(time.Time{})
-			for most := r.pending(); most > 0; {
-				n := r.readNow(buf)
-				if n <= 0 {
+			for most := r.pending(); ; {
+				n, end := r.readNow(buf)
+				if end {
+					return
+				}
+				if n > 0 {
+					take(n)
+				}
+				if most -= n; n == 0 || most < 0 {
 					break
 				}
-				take(n)
-				most -= n
 			}
 			close(r.drained)
 		default: // the end; of a terminal it is EIO
@@ -171,17 +175,23 @@ func (r *outputReader) pending() (n int) {
 	return n
 }
 
-// readNow reads without waiting; 0 if there is nothing.
-func (r *outputReader) readNow(b []byte) (n int) {
+// readNow reads without waiting; n is 0 if there is nothing yet.
+func (r *outputReader) readNow(b []byte) (n int, end bool) {
 	raw, err := r.file.SyscallConn()
 	if err != nil {
-		return 0
+		return 0, true
 	}
-	raw.Read(func(fd uintptr) bool {
-		n, _ = unix.Read(int(fd), b)
+	rerr := raw.Read(func(fd uintptr) bool {
+		n, err = unix.Read(int(fd), b)
 		return true
 	})
-	return n
+	switch {
+	case rerr != nil:
+		return 0, true
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return 0, false
+	}
+	return max(n, 0), n <= 0
 }
 
 // drain waits until what the leader wrote is stored, at most d.
