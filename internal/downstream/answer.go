@@ -1,10 +1,12 @@
 package downstream
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
 )
 
 // owed says whether the agent gets a response: not if it cancelled (O22). Where
@@ -24,9 +26,11 @@ func (a *attachment) response(ev *call.Event) (body []byte, cuts []cut) {
 	}
 	body = ev.Body
 	if body == nil || ev.Hole < 0 || ev.Hole >= len(body) || !a.modern && asksForInput(body) {
-		body = ownWords(a.id, ownEnd(ev), a.call.ID(), a.modern)
+		body = a.words(ownEnd(ev), a.call.ID())
+	} else if page := a.pages(ev); page != nil {
+		body = page
 	} else {
-		cuts = convert(body, a.modern, append(make([]cut, 0, 3), cut{ev.Hole, ev.Hole + 1, a.id}))
+		cuts = convert(body, a.view(), append(make([]cut, 0, 3), cut{ev.Hole, ev.Hole + 1, a.id}))
 	}
 	if a.join == call.Replay {
 		cuts = markReplayed(body, cuts)
@@ -38,6 +42,29 @@ func (a *attachment) response(ev *call.Event) (body []byte, cuts []cut) {
 		cuts = a.x.withDigest(body, cuts, a.call.ID())
 	}
 	return body, cuts
+}
+
+// words is what longcall itself has to say about the request: a tool result for a
+// tools/call, an error for others (DESIGN §1).
+func (a *attachment) words(end *call.End, id call.ID) []byte {
+	if a.read != nil {
+		return ownFault(a.id, end)
+	}
+	return ownWords(a.id, end, id, a.modern)
+}
+
+// status is what HTTP says of an error of the tool server: that this request should
+// have declared something, or that its method is not there (SPEC §1.3); 0 for all
+// else. Once a stream has begun it is too late for either (A2).
+func (a *attachment) status(ev *call.Event) int {
+	switch {
+	case ev.Body == nil || ev.End.Outcome != call.Failed:
+	case ev.End.Code == mcp.CodeMissingCapability:
+		return http.StatusBadRequest
+	case ev.End.Code == mcp.CodeMethodNotFound && a.read != nil && a.read.extension():
+		return http.StatusNotFound
+	}
+	return 0
 }
 
 // end writes the answer, and records whether it got out.
@@ -54,6 +81,9 @@ func (a *attachment) end(ev *call.Event) {
 		return
 	}
 	body, cuts := a.response(ev)
+	if a.modern && a.x.out.status == 0 {
+		a.refusal = a.status(ev)
+	}
 	a.answer(body, cuts, strconv.FormatUint(ev.Seq, 10))
 	if !a.x.out.flush() {
 		a.gone()
@@ -78,7 +108,7 @@ func (a *attachment) answer(body []byte, cuts []cut, seq string) {
 	out := &a.x.out
 	b := a.take()
 	ids := a.prefix != nil && seq != "" && (out.status != 0 || a.from != "")
-	sse := a.d.Kind != "json"
+	sse := a.d.Kind != "json" && a.refusal == 0
 	if out.status == 0 { // the answer is the whole reply, so its size is known
 		h := out.w.Header()
 		size := len(body)
@@ -96,7 +126,7 @@ func (a *attachment) answer(body []byte, cuts []cut, seq string) {
 			h["Cache-Control"] = valueNoStore
 		}
 		h["Content-Length"] = []string{strconv.Itoa(size)}
-		out.head(http.StatusOK)
+		out.head(cmp.Or(a.refusal, http.StatusOK))
 	}
 	if sse {
 		if ids {

@@ -23,9 +23,12 @@ type attachment struct {
 	modern   bool
 	logs     int  // lowest level of log messages that it wants
 	wantLogs bool // whether it wants any
+	visits   bool // a stateless one that can be asked to send its person to a page
 	policy   Decision
 	shell    bool       // the call is one of the shell
 	plan     *ShellPlan // of the request that made such a call; nil for other readers
+	read     *reading   // not nil: the request is no tools/call
+	refusal  int        // the HTTP status of the answer, if it is not 200
 
 	session *session // legacy only
 	key     string   // of the request in its session
@@ -161,7 +164,7 @@ func (a *attachment) stream() {
 	if a.together() {
 		return
 	}
-	if a.session != nil && a.prefix == nil {
+	if a.session != nil && a.prefix == nil && a.read == nil {
 		// Not before: an answer that leaves in one piece has no event ids.
 		place := place{call: a.call.ID(), epoch: a.x.h.opt.Epoch, id: a.id, token: a.token}
 		a.prefix = place.seal(&a.x.h.opt.Key, a.session.principal, a.session.id)
@@ -284,6 +287,9 @@ func (a *attachment) follow(beat time.Duration, show func(call.Event) bool) {
 			if ev.Seq > 0 {
 				a.after = ev.Seq
 			}
+			if ev.Kind == call.KindEnd && a.read.next(a, &ev) {
+				break
+			}
 			if !show(ev) {
 				return
 			}
@@ -378,7 +384,7 @@ func (a *attachment) left() {
 		again = "do not call the tool again, which would run it a second time. The operator can see how it ends with longcall calls show " + string(rec.ID) + "."
 	}
 	end := call.End{Outcome: call.Interrupted, By: "shutdown", Text: "Outcome unknown: longcall is restarting. The call goes on, and its result is kept: " + again}
-	a.answer(ownWords(a.id, &end, a.call.ID(), a.modern), nil, "")
+	a.answer(a.words(&end, a.call.ID()), nil, "")
 	if a.x.out.flush() {
 		a.d.How = call.ShutDown
 	} else {
@@ -499,7 +505,11 @@ func (a *attachment) progress(ev *call.Event) {
 
 func (a *attachment) message(ev *call.Event) {
 	rank, ok := logRank(ev.Body)
-	if !ok || !a.wantLogs || rank < a.logs || a.unwanted {
+	lowest := a.logs
+	if a.session != nil {
+		lowest = int(a.session.level.Load())
+	}
+	if !ok || !a.wantLogs || rank < lowest || a.unwanted {
 		return
 	}
 	if a.result {

@@ -79,17 +79,15 @@ func (x *exchange) member(s *session, raw []byte) (*attachment, []byte) {
 		return nil, mcp.ErrorResponse(nil, mcp.CodeParse, "A message of the batch is not JSON.", nil)
 	}
 	switch {
-	case m.Kind == mcp.Notification && m.Method == mcp.MethodCancelled:
-		x.cancelled(s, &m)
+	case m.Kind == mcp.Notification:
+		x.notified(s, &m)
 		return nil, nil
 	case m.Kind != mcp.Request:
 		return nil, nil
 	case m.Method == mcp.MethodInitialize:
 		return nil, mcp.ErrorResponse(m.ID.Of(raw), mcp.CodeInvalidRequest, "initialize must not be part of a batch.", nil)
-	case m.Method == mcp.MethodToolsCall:
-		return x.legacyCall(&m, s)
 	}
-	return nil, x.answerLegacy(s, &m)
+	return x.legacyRequest(&m, s)
 }
 
 // collect waits for the call's end and returns the answer; nil if the agent

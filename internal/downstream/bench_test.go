@@ -102,7 +102,7 @@ func BenchmarkResult(b *testing.B) {
 	b.ReportAllocs()
 	var buf []byte
 	for b.Loop() {
-		cuts := convert(body, true, []cut{{24, 25, []byte("1")}})
+		cuts := convert(body, view{modern: true}, []cut{{24, 25, []byte("1")}})
 		buf, _ = spliceHead(buf[:0], body, cuts)
 	}
 }

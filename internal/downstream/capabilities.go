@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -11,7 +12,8 @@ import (
 // of themselves.
 type offers struct {
 	prompts, resources, subscribe, completions, logging bool
-	partly                                              bool // a server has not spoken yet
+	partly                                              bool         // a server has not spoken yet
+	extensions                                          []mcp.Member // that the operator lets through, with their settings
 }
 
 // offers never waits (A3). A server that has not spoken yet may have everything:
@@ -20,7 +22,7 @@ func (x *exchange) offers() (o offers) {
 	for _, server := range x.servers() {
 		caps, known := x.h.opt.Catalog.Capabilities(x.caller(), server)
 		if !known {
-			o = offers{true, true, true, true, true, true}
+			o.prompts, o.resources, o.subscribe, o.completions, o.logging, o.partly = true, true, true, true, true, true
 			continue
 		}
 		has := func(name string) bool { f := find(caps, 0, name); return f.ok() && caps[f.val] == '{' }
@@ -31,15 +33,25 @@ func (x *exchange) offers() (o offers) {
 			o.resources = true
 			o.subscribe = o.subscribe || isTrue(caps, r.val, "subscribe")
 		}
+		if ext := find(caps, 0, "extensions"); ext.ok() {
+			for _, name := range x.allowedExtensions(server) {
+				f := find(caps, ext.val, name)
+				if f.ok() && caps[f.val] == '{' && !slices.ContainsFunc(o.extensions, func(m mcp.Member) bool { return m.Name == name }) {
+					o.extensions = append(o.extensions, mcp.Member{Name: name, Value: caps[f.val:skipValue(caps, f.val)]})
+				}
+			}
+		}
 	}
-	if !servesReads {
-		return offers{partly: o.partly}
+	o.subscribe = o.subscribe && subscribes
+	if x.h.own != nil {
+		o.resources, o.subscribe = true, true
 	}
+	slices.SortFunc(o.extensions, func(a, b mcp.Member) int { return strings.Compare(a.Name, b.Name) })
 	return o
 }
 
-// servesReads says whether prompts/get, resources/read and the like are served yet.
-const servesReads = false
+// subscribes says whether tool servers can be subscribed to yet.
+const subscribes = false
 
 // ttl is how long a modern agent may keep this.
 func (o offers) ttl() time.Duration {

@@ -47,6 +47,9 @@ func converse(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	r := goldenRig(t)
+	if strings.HasPrefix(filepath.Base(file), "reads-") {
+		readsRig(r)
+	}
 	c := r.serve()
 	session, task := "", ""
 	var out []txtar.File

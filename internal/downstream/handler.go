@@ -29,6 +29,13 @@ type Catalog interface {
 	// Instructions are what a server tells models, a raw JSON string; nil if it
 	// tells nothing that is known. It never waits.
 	Instructions(who call.Caller, server string) []byte
+	// Subscribe asks a server to tell of a resource; each is undone by one
+	// Unsubscribe, which does not wait.
+	Subscribe(ctx context.Context, who call.Caller, server, uri string) error
+	Unsubscribe(who call.Caller, server, uri string)
+	// SetLevel says from which level on a session wants log messages; it does
+	// not wait.
+	SetLevel(who call.Caller, level string)
 	// Watch calls f, which does not block, whenever a list or a resource of a
 	// server has changed, until stop was called and returned.
 	Watch(f func(server string, c mcp.Change)) (stop func())
@@ -82,6 +89,10 @@ type Settings struct {
 	OwnTools bool
 	// TellEnds says where ends of calls that were handed off are told.
 	TellEnds TellEnds
+	// Extensions are what the operator lets through of what longcall does not
+	// know: by server, then by the extension's name, its methods; one that ends
+	// in * stands for all that begin so.
+	Extensions map[string]map[string][]string
 	// KeepArguments is what the journal may keep of raw arguments, and Digest
 	// the digest of their canonical form. Either may be nil.
 	KeepArguments func(raw []byte) []byte
@@ -180,6 +191,7 @@ type Handler struct {
 	subs      subscriptions
 	asked     sessionTasks
 	comebacks comebacks
+	own       ownResources // nil if there are none
 
 	stopped  atomic.Bool
 	retire   sync.Once
@@ -198,10 +210,11 @@ func New(opt Options) *Handler {
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
-	h.sessions = newSessions(h.running, func(principal, id string) {
-		h.asked.forget(id)
+	h.sessions = newSessions(h.running, func(s *session) {
+		h.asked.forget(s.id)
+		s.held.close()
 		if f := opt.SessionEnded; f != nil {
-			f(principal, id)
+			f(s.principal, s.id)
 		}
 	}, opt.Sessions)
 	if opt.Shell != nil {

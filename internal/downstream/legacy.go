@@ -32,9 +32,7 @@ func (x *exchange) serveLegacy(m *mcp.Message) *attachment {
 	}()
 	switch m.Kind {
 	case mcp.Notification:
-		if m.Method == mcp.MethodCancelled {
-			x.cancelled(s, m)
-		}
+		x.notified(s, m)
 		x.accepted()
 		return nil
 	case mcp.Response: // longcall has asked nothing
@@ -48,13 +46,9 @@ func (x *exchange) serveLegacy(m *mcp.Message) *attachment {
 		}
 		return a
 	}
-	if m.Method != mcp.MethodToolsCall {
-		x.observe()
-		x.reply(x.answerLegacy(s, m))
-		return nil
-	}
-	a, answer := x.legacyCall(m, s)
+	a, answer := x.legacyRequest(m, s)
 	if a == nil {
+		x.observe()
 		x.reply(answer)
 		return nil
 	}
@@ -65,7 +59,27 @@ func (x *exchange) serveLegacy(m *mcp.Message) *attachment {
 	return a
 }
 
-// answerLegacy answers a request that is not a tools/call. Whatever is wrong
+// legacyRequest serves a request of a session: it returns what a tool server has to
+// answer, started, or the answer itself.
+func (x *exchange) legacyRequest(m *mcp.Message, s *session) (*attachment, []byte) {
+	switch {
+	case m.Method == mcp.MethodToolsCall:
+		return x.legacyCall(m, s)
+	case x.isRead(m.Method):
+		return x.startRead(m, s)
+	}
+	return nil, x.answerLegacy(s, m)
+}
+
+// notified takes a notification, which gets no answer.
+func (x *exchange) notified(s *session, m *mcp.Message) {
+	switch m.Method {
+	case mcp.MethodCancelled:
+		x.cancelled(s, m)
+	}
+}
+
+// answerLegacy answers a request that longcall serves by itself. Whatever is wrong
 // with it is said with status 200.
 func (x *exchange) answerLegacy(s *session, m *mcp.Message) []byte {
 	id := m.ID.Of(m.Raw)
@@ -74,8 +88,13 @@ func (x *exchange) answerLegacy(s *session, m *mcp.Message) []byte {
 		x.tasks = x.hasTasks(s)
 		return x.list(m, kind)
 	}
-	if m.Method == mcp.MethodPing {
+	switch m.Method {
+	case mcp.MethodPing:
 		return mcp.ResultResponse(id, []byte("{}"))
+	case mcp.MethodSetLevel:
+		return x.setLevel(m, s)
+	case mcp.MethodSubscribe, mcp.MethodUnsubscribe:
+		return x.subscribeLegacy(m, s)
 	}
 	if x.hasTasks(s) {
 		if answer, ok := x.legacyTask(m, s); ok {

@@ -155,19 +155,20 @@ func TestToolEntries(t *testing.T) {
 // endpoint's servers have. One that has not spoken yet may have everything, and
 // then the answer must not be kept; nobody is waited for (A3).
 func TestOffers(t *testing.T) {
-	if !servesReads {
-		t.Skip("comes with prompts/get and resources/read")
-	}
 	r := newRig(t)
 	r.lists["full"], r.lists["late"] = nil, nil
 	r.caps["full"] = `{"prompts":{},"resources":{"subscribe":false},"completions":{},"experimental":{"x":{}}}`
 	r.caps["late"] = ""
 	r.said["up"], r.said["full"] = "Be brief.", "  \n"
 	c := r.serve()
+	subscribed := ""
+	if subscribes {
+		subscribed = `"subscribe":true,`
+	}
 	for path, want := range map[string]string{
 		"/mcp/up":   `{"tools":{"listChanged":true},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Long calls hold.\n\nBe brief.","ttlMs":60000`,
 		"/mcp/full": `{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true},"completions":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Long calls hold.","ttlMs":60000`,
-		"/mcp":      `{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Long calls hold.\n\nAbout the tools whose names begin with up__:\nBe brief.","ttlMs":0`,
+		"/mcp":      `{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{` + subscribed + `"listChanged":true},"completions":{},"logging":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Long calls hold.\n\nAbout the tools whose names begin with up__:\nBe brief.","ttlMs":0`,
 	} {
 		_, body := c.post(path, `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{`+modernMeta+`}}}`, modern("server/discover", "")...)
 		if !strings.Contains(body, `"capabilities":`+want) {
@@ -184,9 +185,6 @@ func TestOffers(t *testing.T) {
 // TestListChanges is R-25: each kind of change once, 250 ms after the first, to
 // those who read that list or asked to hear of it, and to nobody else's connection.
 func TestListChanges(t *testing.T) {
-	if !servesReads {
-		t.Skip("comes with prompts/get and resources/read")
-	}
 	synctest.Test(t, func(t *testing.T) {
 		r := tasksRig(t)
 		everything(r)

@@ -51,10 +51,14 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 		return nil
 	}
 	x.version, x.q.Era = version, version
+	extension := false
 	switch m.Method {
-	case mcp.MethodDiscover, mcp.MethodToolsCall, methodTasksGet, methodTasksUpdate, methodTasksCancel, mcp.MethodListen,
+	case mcp.MethodDiscover, mcp.MethodToolsCall, mcp.MethodPromptsGet, mcp.MethodResourcesRead, mcp.MethodComplete, methodTasksGet, methodTasksUpdate, methodTasksCancel, mcp.MethodListen,
 		mcp.MethodToolsList, mcp.MethodPromptsList, mcp.MethodResourcesList, mcp.MethodTemplatesList:
 	default:
+		if extension = x.isRead(m.Method); extension {
+			break
+		}
 		x.fail(http.StatusNotFound, id, mcp.CodeMethodNotFound, "Method not found: "+oneLine(m.Method, 100), nil)
 		return nil
 	}
@@ -71,6 +75,9 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 		x.reply(x.list(m, kind))
 		return nil
 	}
+	if extension {
+		return x.modernRead(m)
+	}
 	switch m.Method {
 	case mcp.MethodDiscover:
 		x.observe()
@@ -79,15 +86,22 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 		x.serveTask(m)
 	case mcp.MethodListen:
 		x.subscribe(m)
-	case mcp.MethodToolsCall:
-		name, _ := mcp.String(m.Name.Of(m.Raw))
-		v, present, ok := only(x.r.Header, mcp.HeaderName)
-		if ok && present {
-			v, ok = mcp.DecodeHeader(v)
+	case mcp.MethodResourcesRead:
+		if !x.namedBy(m.URI.Of(m.Raw)) {
+			x.mismatch(id, "The Mcp-Name header must be there once and equal params.uri.")
+			return nil
 		}
-		if !present || !ok || v != name {
+		return x.modernRead(m)
+	case mcp.MethodComplete:
+		return x.modernRead(m)
+	case mcp.MethodPromptsGet, mcp.MethodToolsCall:
+		name, _ := mcp.String(m.Name.Of(m.Raw))
+		if !x.namedBy(m.Name.Of(m.Raw)) {
 			x.mismatch(id, "The Mcp-Name header must be there once and equal params.name.")
 			return nil
+		}
+		if m.Method == mcp.MethodPromptsGet {
+			return x.modernRead(m)
 		}
 		if a, answer, own := x.callOwn(m, nil); own {
 			if a == nil {
@@ -117,6 +131,27 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 	return nil
 }
 
+// modernRead starts a request that is no tools/call, or answers it.
+func (x *exchange) modernRead(m *mcp.Message) *attachment {
+	a, answer := x.startRead(m, nil)
+	if a == nil {
+		x.observe()
+		x.reply(answer)
+	}
+	return a
+}
+
+// namedBy says whether the Mcp-Name header is there once and says the same as a
+// member of params, raw (SPEC §1.3).
+func (x *exchange) namedBy(raw []byte) bool {
+	name, _ := mcp.String(raw)
+	v, present, ok := only(x.r.Header, mcp.HeaderName)
+	if ok && present {
+		v, ok = mcp.DecodeHeader(v)
+	}
+	return present && ok && v == name
+}
+
 // badParams says what is wrong with a request's params; empty if nothing is.
 func badParams(m *mcp.Message) string {
 	switch m.Method {
@@ -127,7 +162,7 @@ func badParams(m *mcp.Message) string {
 	case mcp.MethodListen:
 		return badListen(m)
 	}
-	return ""
+	return badRead(m)
 }
 
 func (x *exchange) mismatch(id []byte, text string) {
@@ -142,8 +177,13 @@ func (x *exchange) discover(client string) []byte {
 	b = append(b, `,"capabilities":{`...)
 	o := x.offers()
 	b = o.append(b)
+	extensions := o.extensions
 	if x.profile(client).Tasks {
-		b = append(b, `,"extensions":{"`+extensionTasks+`":{}}`...)
+		extensions = append(extensions, mcp.Member{Name: extensionTasks, Value: []byte("{}")})
+	}
+	if len(extensions) > 0 {
+		all, _ := mcp.EditObject(nil, nil, extensions...) // which makes one of nothing
+		b = append(append(b, `,"extensions":`...), all...)
 	}
 	b = append(b, '}')
 	b = x.appendInstructions(b)

@@ -5,45 +5,6 @@ import (
 	"github.com/longcall/longcall/internal/mcp"
 )
 
-var (
-	complete  = []byte(`"resultType":"complete"`)
-	completeC = []byte(`"resultType":"complete",`)
-	invalid   = []byte("-32602")
-)
-
-// convert is what has to be cut in a response of the tool server so that an
-// agent of the era may see it (SPEC §7.6): nothing, in most cases. The rest of
-// the message stays byte for byte.
-func convert(body []byte, modern bool, cuts []cut) []cut {
-	if result := find(body, 0, "result"); result.ok() {
-		if body[result.val] != '{' {
-			return cuts
-		}
-		f := find(body, result.val, "resultType")
-		switch {
-		case !modern && f.ok():
-			from, to := without(body, f)
-			cuts = append(cuts, cut{from: from, to: to})
-		case modern && !f.ok():
-			at, with := result.val+1, completeC
-			if i := space(body, at); i < len(body) && body[i] == '}' {
-				with = complete
-			}
-			cuts = append(cuts, cut{at, at, with})
-		}
-		return cuts
-	}
-	if modern {
-		if e := find(body, 0, "error"); e.ok() {
-			// Resource not found, up to 2025-11-25.
-			if c := find(body, e.val, "code"); c.ok() && string(body[c.val:c.end]) == "-32002" {
-				cuts = append(cuts, cut{c.val, c.end, invalid})
-			}
-		}
-	}
-	return cuts
-}
-
 // ownWords is longcall's own answer to a tools/call: a tool result, because
 // hosts show protocol errors to nobody, that says in plain words what happened
 // and in _meta which outcome that was (DESIGN §1). It is never a success.

@@ -160,17 +160,23 @@ type script func(ctx context.Context, x *call.Exec) call.Answer
 
 // rig is a handler over a real engine, with tools made of functions.
 type rig struct {
-	t        testing.TB
-	h        *Handler
-	eng      *call.Engine
-	log      *memLog
-	tools    map[string]script // by own name
-	lists    map[string][]mcp.Entry
-	more     map[mcp.ListKind]map[string][]mcp.Entry // the lists that are no tools, by server
-	caps     map[string]string                       // what servers said of themselves, if not just tools; empty is not yet
-	said     map[string]string                       // their instructions
-	ttl      map[string]time.Duration
-	fresh    map[string]bool
+	t     testing.TB
+	h     *Handler
+	eng   *call.Engine
+	log   *memLog
+	tools map[string]script // by own name
+	reads map[string]script // of other methods than tools/call: "server method"
+	lists map[string][]mcp.Entry
+	more  map[mcp.ListKind]map[string][]mcp.Entry // the lists that are no tools, by server
+	caps  map[string]string                       // what servers said of themselves, if not just tools; empty is not yet
+	said  map[string]string                       // their instructions
+	ttl   map[string]time.Duration
+	fresh map[string]bool
+
+	subscribed   []string // what was asked of Subscribe and Unsubscribe, in order
+	subscribeErr map[string]error
+	levels       []string // what was asked of SetLevel
+
 	listErr  map[string]error
 	settings Settings
 	decide   func(principal, server, tool string, modern bool) Decision
@@ -180,6 +186,12 @@ type rig struct {
 }
 
 func (r *rig) Run(ctx context.Context, x *call.Exec) call.Answer {
+	if x.Spec.Method != "" {
+		if s := r.reads[x.Spec.Server+" "+x.Spec.Method]; s != nil {
+			return s(ctx, x)
+		}
+		return reply(x, `{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"Method not found"}}`)
+	}
 	if s := r.tools[x.Spec.Tool]; s != nil {
 		return s(ctx, x)
 	}
@@ -216,6 +228,28 @@ func (r *rig) Capabilities(_ call.Caller, server string) ([]byte, bool) {
 		caps = `{"tools":{}}`
 	}
 	return []byte(caps), caps != ""
+}
+
+func (r *rig) Subscribe(_ context.Context, who call.Caller, server, uri string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.subscribeErr[server]; err != nil {
+		return err
+	}
+	r.subscribed = append(r.subscribed, "+"+who.Principal+" "+server+" "+uri)
+	return nil
+}
+
+func (r *rig) Unsubscribe(who call.Caller, server, uri string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.subscribed = append(r.subscribed, "-"+who.Principal+" "+server+" "+uri)
+}
+
+func (r *rig) SetLevel(who call.Caller, level string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.levels = append(r.levels, who.Session+" "+level)
 }
 
 func (r *rig) Instructions(_ call.Caller, server string) []byte {
@@ -275,7 +309,7 @@ func (o *observed) RequestEnded(q *Request) {
 
 func newRig(t testing.TB) *rig {
 	r := &rig{
-		t: t, log: newMemLog(), tools: map[string]script{},
+		t: t, log: newMemLog(), tools: map[string]script{}, reads: map[string]script{},
 		lists:   map[string][]mcp.Entry{"up": {{Name: "work", Raw: []byte(`{"name":"work","inputSchema":{"type":"object"}}`)}}},
 		fresh:   map[string]bool{"up": true},
 		more:    map[mcp.ListKind]map[string][]mcp.Entry{},
@@ -335,8 +369,8 @@ func reply(x *call.Exec, raw string) call.Answer {
 	x.FirstByte()
 	a := call.Answer{Body: []byte(raw), Hole: strings.Index(raw, `"id":0`) + 5}
 	a.Outcome = call.Completed
-	if strings.Contains(raw, `"error"`) {
-		a.Outcome = call.Failed
+	if m, err := mcp.Parse([]byte(raw)); err == nil && m.Error.Ok() {
+		a.Outcome, a.Code = call.Failed, m.Code
 	}
 	return a
 }

@@ -43,6 +43,30 @@ func find(b []byte, obj int, name string) field {
 	return field{}
 }
 
+// members calls f for each member of the object that starts at b[obj], in order.
+func members(b []byte, obj int, f func(name []byte, m field)) {
+	i := space(b, obj)
+	if i >= len(b) || b[i] != '{' {
+		return
+	}
+	i = space(b, i+1)
+	for i < len(b) && b[i] == '"' {
+		m := field{key: i}
+		i = skipString(b, i)
+		name := b[m.key+1 : i-1]
+		if i = space(b, i); i >= len(b) || b[i] != ':' {
+			return
+		}
+		m.val = space(b, i+1)
+		m.end = skipValue(b, m.val)
+		f(name, m)
+		if i = space(b, m.end); i >= len(b) || b[i] != ',' {
+			return
+		}
+		i = space(b, i+1)
+	}
+}
+
 // lazy is the size of a container beyond which find does not look for its end.
 const lazy = 4 << 10
 
@@ -169,7 +193,8 @@ func splice(dst, b []byte, cuts []cut) []byte {
 // so that a large body needs no copy.
 func spliceHead(dst, b []byte, cuts []cut) (head, rest []byte) {
 	for i := 1; i < len(cuts); i++ {
-		for k := i; k > 0 && cuts[k].from < cuts[k-1].from; k-- {
+		// What is put in at a place goes before what is taken out there.
+		for k := i; k > 0 && (cuts[k].from < cuts[k-1].from || cuts[k].from == cuts[k-1].from && cuts[k].to < cuts[k-1].to); k-- {
 			cuts[k], cuts[k-1] = cuts[k-1], cuts[k]
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/longcall/longcall/internal/mcp"
 )
 
 func TestFind(t *testing.T) {
@@ -55,7 +57,7 @@ func FuzzScan(f *testing.F) {
 			}
 		}
 		for _, modern := range []bool{false, true} {
-			out := splice(nil, b, convert(b, modern, nil))
+			out := splice(nil, b, convert(b, viewOf(modern), nil))
 			if json.Valid(b) && !json.Valid(out) {
 				t.Fatalf("%q became %q", b, out)
 			}
@@ -82,8 +84,16 @@ func TestConvert(t *testing.T) {
 	}
 	for _, tt := range tests {
 		b := []byte(tt.in)
-		if got := string(splice(nil, b, convert(b, tt.modern, nil))); got != tt.want {
+		if got := string(splice(nil, b, convert(b, viewOf(tt.modern), nil))); got != tt.want {
 			t.Errorf("modern %v: %s\ngot  %s\nwant %s", tt.modern, tt.in, got, tt.want)
 		}
 	}
+}
+
+// viewOf is how an agent of an era's newest revision sees an answer.
+func viewOf(modern bool) view {
+	if modern {
+		return view{modern: true, version: mcp.LatestModern, info: []byte(`{"name":"longcall","version":"0"}`)}
+	}
+	return view{version: mcp.LatestLegacy}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/base32"
 	"encoding/hex"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
@@ -39,6 +40,9 @@ type session struct {
 	stream  chan struct{}      // closed to end the GET stream; nil if there is none
 	seen    listSet            // lists that it has read, so that a change concerns it
 	news    changes            // what the GET stream has to tell
+
+	held  held         // resources that it has subscribed to
+	level atomic.Int32 // lowest of log messages that it wants
 }
 
 // inCall is a tools/call of the session. It holds the call's id only: an ended
@@ -54,8 +58,8 @@ type inCall struct {
 // idle longest goes, but none with a stream or a running call.
 type sessions struct {
 	running func(principal string, id call.ID) bool
-	ended   func(principal, id string) // does not block
-	store   SessionStore               // may be nil
+	ended   func(s *session) // does not block
+	store   SessionStore     // may be nil
 
 	mu sync.Mutex // taken before a session's own
 	m  map[string]*session
@@ -84,9 +88,9 @@ type SessionStore interface {
 // touchEvery is how old the stored time of a session's last use may be.
 const touchEvery = time.Hour
 
-func newSessions(running func(string, call.ID) bool, ended func(principal, id string), store SessionStore) *sessions {
+func newSessions(running func(string, call.ID) bool, ended func(s *session), store SessionStore) *sessions {
 	if ended == nil {
-		ended = func(string, string) {}
+		ended = func(*session) {}
 	}
 	return &sessions{running: running, ended: ended, store: store, m: map[string]*session{}, before: map[string]StoredSession{}}
 }
@@ -134,6 +138,7 @@ func (ss *sessions) revive(id string) *session {
 		id: id, principal: b.Principal, server: b.Server, version: b.Version, client: b.Client, asks: askable(b.Data, b.Version),
 		used: b.Used, touched: b.Used, sweepAt: sweepCalls, seen: allLists, news: newChanges(),
 	}
+	s.held.news = &s.news
 	s.news.list(allLists) // what it has read may be old
 	ss.m[id] = s
 	return s
@@ -143,7 +148,7 @@ func (ss *sessions) revive(id string) *session {
 func (ss *sessions) remove(s *session) {
 	if ss.m[s.id] == s { // not twice, when two requests end it
 		delete(ss.m, s.id)
-		ss.ended(s.principal, s.id)
+		ss.ended(s)
 		if ss.store != nil {
 			ss.store.DropSession(sessionHash(s.id))
 		}
@@ -160,6 +165,7 @@ func (ss *sessions) open(principal, server, version, client string, caps []byte)
 		id: "s_" + sessionIDs.EncodeToString(b[:]), principal: principal, server: server,
 		version: version, client: client, asks: askable(caps, version), used: time.Now(), sweepAt: sweepCalls, news: newChanges(),
 	}
+	s.held.news = &s.news
 	s.touched = s.used
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -260,7 +266,7 @@ func (ss *sessions) clear() {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	for _, s := range ss.m {
-		ss.ended(s.principal, s.id)
+		ss.ended(s)
 	}
 	clear(ss.m)
 	clear(ss.before)
@@ -412,6 +418,7 @@ func (s *session) endStream(kick chan struct{}) {
 // noteChange notes a change, if the client has read what has changed.
 func (s *session) noteChange(server string, c mcp.Change) {
 	if c.URI != "" {
+		s.held.changed(server, c.URI)
 		return
 	}
 	set := listsOf(c.List)

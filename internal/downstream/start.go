@@ -19,6 +19,12 @@ func badCall(m *mcp.Message) string {
 	if a := m.Arguments.Of(m.Raw); a != nil && !isObject(a) && string(a) != "null" {
 		return "params.arguments must be an object."
 	}
+	return badMeta(m)
+}
+
+// badMeta says what is wrong with the _meta of a request that may take long; empty
+// if nothing is.
+func badMeta(m *mcp.Message) string {
 	if t := m.MetaToken.Of(m.Raw); t != nil && !isProgressToken(t) && string(t) != "null" {
 		return "params._meta.progressToken must be a string or a number."
 	}
@@ -77,19 +83,9 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 			spec.Digest = sessionDigest(spec.Digest, s.id)
 		}
 	}
-	a := &attachment{
-		x: x, ctx: x.r.Context(), modern: x.modern, policy: d, wantLogs: true, shell: plan != nil, plan: plan,
-		id: append([]byte(nil), id...),
-	}
-	if t := m.MetaToken.Of(m.Raw); t != nil && isProgressToken(t) {
-		a.token = append([]byte(nil), t...)
-	}
-	if x.modern {
-		var l string
-		l, a.wantLogs = mcp.String(m.MetaLogLevel.Of(m.Raw))
-		a.logs, _ = level(l)
-		spec.Client = clientName(m.MetaClientInfo.Of(m.Raw))
-	}
+	a := x.newAttachment(m, d)
+	a.shell, a.plan = plan != nil, plan
+	spec.Client = x.clientOf(m, s)
 	key, wrong := x.idempotencyKey(m)
 	if wrong != "" {
 		return nil, mcp.ErrorResponse(id, mcp.CodeInvalidParams, wrong, nil)
@@ -101,14 +97,60 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		plan.into(&spec)
 	}
 	x.q.Server, x.q.Tool, x.q.Traceparent = t.server, t.public, spec.Traceparent
+	p := x.profile(spec.Client)
+	a.task = x.modern && p.Tasks && declaresTasks(m.MetaCapabilities.Of(m.Raw)) && (plan == nil || plan.Job)
+	a.budget(p)
+	a.enter(s)
+	if answer := a.start(spec); answer != nil {
+		return nil, answer
+	}
+	return a, nil
+}
+
+// newAttachment makes what answers a request that may take long.
+func (x *exchange) newAttachment(m *mcp.Message, d Decision) *attachment {
+	a := &attachment{
+		x: x, ctx: x.r.Context(), modern: x.modern, policy: d, wantLogs: true,
+		id: append([]byte(nil), m.ID.Of(m.Raw)...),
+	}
+	if t := m.MetaToken.Of(m.Raw); t != nil && isProgressToken(t) {
+		a.token = append([]byte(nil), t...)
+	}
+	if x.modern {
+		var l string
+		l, a.wantLogs = mcp.String(m.MetaLogLevel.Of(m.Raw))
+		a.logs, _ = level(l)
+		a.visits = canVisit(m.MetaCapabilities.Of(m.Raw))
+	}
+	return a
+}
+
+// clientOf is the name and version of the agent, as it says.
+func (x *exchange) clientOf(m *mcp.Message, s *session) string {
 	if s != nil {
-		spec.Session, spec.Client = s.id, s.client
-		a.session, a.key = s, idKey(id)
-		spec.AgentRequest = a.key
-		a.entry = s.begin(a.key, x.h.running)
-		if plan != nil {
-			a.letGo()
-		}
+		return s.client
+	}
+	return clientName(m.MetaClientInfo.Of(m.Raw))
+}
+
+// enter notes the request in its session, if it has one, before it is started.
+func (a *attachment) enter(s *session) {
+	if s == nil {
+		return
+	}
+	a.session, a.key = s, idKey(a.id)
+	a.entry = s.begin(a.key, a.x.h.running)
+	if a.plan != nil {
+		a.letGo()
+	}
+}
+
+// start starts the call that the attachment shows, or finds the one that it takes
+// over; what it returns is the answer if it shows none.
+func (a *attachment) start(spec call.Spec) (answer []byte) {
+	x, s := a.x, a.session
+	if s != nil {
+		spec.Session, spec.AgentRequest = s.id, a.key
 	}
 	c, join, err := x.attach(a.ctx, spec)
 	if err != nil {
@@ -117,26 +159,23 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		if s != nil {
 			s.detach(a.key, a.entry, false)
 		}
-		return nil, ownWords(id, notStarted(err), "", x.modern)
+		return a.words(notStarted(err), "")
 	}
-	a.call, a.join, x.q.Call = c, join, c.ID()
-	if plan != nil && plan.ErrorIfRunning && join == call.Joined {
-		return nil, a.runsAlready()
+	a.call, a.join, a.after, x.q.Call = c, join, 0, c.ID()
+	if a.plan != nil && a.plan.ErrorIfRunning && join == call.Joined {
+		return a.runsAlready()
 	}
 	if join != call.Started {
 		a.after, a.since = joinedAt(c), c.Record().Started
 	}
-	p := x.profile(spec.Client)
-	a.task = x.modern && p.Tasks && declaresTasks(m.MetaCapabilities.Of(m.Raw)) && (plan == nil || plan.Job)
-	a.budget(p)
 	x.observe()
-	if s != nil && plan == nil {
+	if s != nil && a.plan == nil {
 		if end := s.started(a.entry, c.ID()); end != nil {
 			// An error says that the call has ended by itself already.
 			_ = c.Cancel(*end)
 		}
 	}
-	return a, nil
+	return nil
 }
 
 // byHints fills in what is left to what the tool says of itself: an idempotent
@@ -164,7 +203,7 @@ func sessionDigest(digest, session string) string {
 // attach starts the call, or finds the one that the request takes over. A relay
 // that lost the serve names the call that its request had become.
 func (x *exchange) attach(ctx context.Context, spec call.Spec) (*call.Call, call.Join, error) {
-	if id, present, ok := only(x.r.Header, HeaderCall); present && ok && spec.Denied == nil && x.relayed() {
+	if id, present, ok := only(x.r.Header, HeaderCall); present && ok && spec.Denied == nil && !spec.Volatile && x.relayed() {
 		c, err := x.findCall(id)
 		if err == nil {
 			if rec := c.Record(); rec.Server == spec.Server && rec.Tool == spec.Tool && rec.Digest == spec.Digest {

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -22,9 +23,10 @@ const (
 // filter is what a listener asks to hear of. Kinds that are not here are not
 // served, and left out of what is acknowledged.
 type filter struct {
-	lists listSet
-	tasks []string // ids as the client wrote them
-	named bool     // whether tasks were named at all
+	lists     listSet
+	resources []string // URIs
+	tasks     []string // ids as the client wrote them
+	named     bool     // whether tasks were named at all
 }
 
 // filterNames are the members of a filter for lists, in the order of listNotices.
@@ -59,24 +61,36 @@ func readFilter(m *mcp.Message) (f filter, wrong string) {
 				return f, "params.notifications." + m.Name + " must be true or false."
 			}
 		case "taskIds":
-			if string(m.Value) == "null" {
-				continue
+			if f.tasks, wrong = readNames(m, maxListenTasks); wrong != "" {
+				return f, wrong
 			}
-			list, ok := elements(m.Value)
-			if !ok || len(list) > maxListenTasks {
-				return f, "params.notifications.taskIds must be an array of at most " + strconv.Itoa(maxListenTasks) + " task ids. Open another listen for more."
-			}
-			f.named = true
-			for _, raw := range list {
-				id, ok := mcp.String(raw)
-				if !ok {
-					return f, "params.notifications.taskIds must hold strings."
-				}
-				f.tasks = append(f.tasks, id)
+			f.named = string(m.Value) != "null"
+		case "resourceSubscriptions":
+			if f.resources, wrong = readNames(m, maxHeld); wrong != "" {
+				return f, wrong
 			}
 		}
 	}
 	return f, ""
+}
+
+// readNames reads an array of strings, or null.
+func readNames(m mcp.Member, most int) (names []string, wrong string) {
+	if string(m.Value) == "null" {
+		return nil, ""
+	}
+	list, ok := elements(m.Value)
+	if !ok || len(list) > most {
+		return nil, "params.notifications." + m.Name + " must be an array of at most " + strconv.Itoa(most) + " strings. Open another listen for more."
+	}
+	for _, raw := range list {
+		name, ok := mcp.String(raw)
+		if !ok {
+			return nil, "params.notifications." + m.Name + " must hold strings."
+		}
+		names = append(names, name)
+	}
+	return names, ""
 }
 
 // subscribe serves subscriptions/listen (R-10, SPEC §5.1): an acknowledgement of
@@ -121,10 +135,48 @@ func (x *exchange) subscribe(m *mcp.Message) {
 	l := &listener{x: x, id: id}
 	streamHead(x.out.w.Header())
 	x.out.head(http.StatusOK)
+	if len(f.resources) > 0 { // which tool servers may take their time with
+		x.out.write(commentOpen)
+		if !x.out.flush() {
+			return
+		}
+	}
+	f.resources = x.holdAll(&s.held, f.resources)
 	l.acknowledge(&f, tasks)
 	if x.out.flush() {
 		l.run(s, w)
 	}
+}
+
+// holdWait bounds how long an acknowledgement waits for tool servers to take
+// subscriptions: those that have not by then are not honoured.
+const holdWait = 20 * time.Second
+
+// holdAll subscribes to resources at the same time, and gives those that somebody
+// took, in order.
+func (x *exchange) holdAll(h *held, uris []string) (taken []string) {
+	if len(uris) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), holdWait)
+	defer cancel()
+	ok := make([]bool, len(uris))
+	var wg sync.WaitGroup
+	turns := make(chan struct{}, 16) // at a time
+	for i, uri := range uris {
+		turns <- struct{}{}
+		wg.Go(func() {
+			ok[i] = x.subscribeTo(ctx, h, uri) == nil
+			<-turns
+		})
+	}
+	wg.Wait()
+	for i, uri := range uris {
+		if ok[i] && !slices.Contains(taken, uri) {
+			taken = append(taken, uri)
+		}
+	}
+	return taken
 }
 
 // listener writes to one listen stream.
@@ -182,18 +234,28 @@ func (l *listener) acknowledge(f *filter, tasks []call.ID) {
 			b = append(append(append(b, '"'), name...), `":true`...)
 		}
 	}
+	if len(f.resources) > 0 {
+		sep()
+		b = append(b, `"resourceSubscriptions":`...)
+		b = appendNames(b, f.resources)
+	}
 	if f.named {
 		sep()
-		b = append(b, `"taskIds":[`...)
-		for i, id := range tasks {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(b, mcp.Quote(string(id))...)
-		}
-		b = append(b, ']')
+		b = append(b, `"taskIds":`...)
+		b = appendNames(b, tasks)
 	}
 	l.notify(mcp.MethodAcknowledged, append(b, '}'))
+}
+
+func appendNames[T ~string](b []byte, names []T) []byte {
+	b = append(b, '[')
+	for i, name := range names {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, mcp.Quote(string(name))...)
+	}
+	return append(b, ']')
 }
 
 // task writes a notifications/tasks. One that tells of the end is a delivery of
@@ -254,6 +316,7 @@ type subscription struct {
 	server    string // of the endpoint; "" for all
 	lists     listSet
 	news      changes
+	held      held // resources
 }
 
 // open counts a listen of the principal in; ok is false if it has too many.
@@ -267,12 +330,14 @@ func (ss *subscriptions) open(principal, server string, lists listSet) (s *subsc
 		ss.all, ss.count = map[*subscription]struct{}{}, map[string]int{}
 	}
 	s = &subscription{principal: principal, server: server, lists: lists, news: newChanges()}
+	s.held.news = &s.news
 	ss.all[s] = struct{}{}
 	ss.count[principal]++
 	return s, true
 }
 
 func (ss *subscriptions) close(s *subscription) {
+	s.held.close()
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	delete(ss.all, s)
@@ -281,16 +346,17 @@ func (ss *subscriptions) close(s *subscription) {
 	}
 }
 
-// changed tells those who asked that something of a server has changed (R-25).
+// changed tells those who asked that something of a server has changed (R-25, R-26).
 func (ss *subscriptions) changed(server string, c mcp.Change) {
-	if c.URI != "" {
-		return
-	}
 	set := listsOf(c.List)
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	for s := range ss.all {
-		if s.lists&set != 0 && (s.server == "" || s.server == server) && concerns(c, s.principal, "") {
+		switch {
+		case s.server != "" && s.server != server || !concerns(c, s.principal, ""):
+		case c.URI != "":
+			s.held.changed(server, c.URI)
+		case s.lists&set != 0:
 			s.news.list(set)
 		}
 	}

@@ -55,11 +55,7 @@ func inputResponses(m *mcp.Message) []byte {
 func (x *exchange) serveTask(m *mcp.Message) {
 	id := m.ID.Of(m.Raw)
 	name, _ := taskID(m)
-	v, present, ok := only(x.r.Header, mcp.HeaderName)
-	if ok && present {
-		v, ok = mcp.DecodeHeader(v)
-	}
-	if !present || !ok || v != name {
+	if !x.namedBy(mcp.Quote(name)) {
 		x.mismatch(id, "The Mcp-Name header must be there once and equal params.taskId.")
 		return
 	}
@@ -162,7 +158,7 @@ func (v *taskView) appendOutcome(b []byte, x *exchange, ev *call.Event) []byte {
 	case ours:
 		body = ownWords([]byte("0"), ownEnd(ev), v.rec.ID, true)
 	default:
-		cuts = convert(body, true, nil)
+		cuts = convert(body, view{modern: true, info: x.h.info}, nil)
 	}
 	for _, name := range [...]string{"result", "error"} {
 		f := find(body, 0, name)

@@ -31,6 +31,8 @@ const (
 	CodeHeaderMismatch     = -32020
 	CodeMissingCapability  = -32021
 	CodeUnsupportedVersion = -32022
+	CodeResourceNotFound   = -32002 // up to 2025-11-25
+	CodeURLElicitation     = -32042 // 2025-11-25: a person has to visit a page first
 )
 
 // Keys of _meta.
