@@ -115,6 +115,9 @@ func New(o Options) (_ *App, err error) {
 	if o.NoAuth && !config.IsLoopback(c.Listen) {
 		return nil, fmt.Errorf("--no-auth is for loopback addresses only, and listen is %s: whoever reaches it could run your tools. Leave out --no-auth, or listen on 127.0.0.1", c.Listen)
 	}
+	if c.Shell.Enabled {
+		return nil, errors.New("shell.enabled: the shell is not in this version; write enabled: false, or remove shell")
+	}
 	if err := openState(c.State); err != nil {
 		return nil, err
 	}

@@ -93,6 +93,11 @@ func rules(c *config.Config) *policy.Rules {
 		}
 		r.Servers[name] = ps
 	}
+	shell := policy.Server{Overrides: policy.Overrides{Relay: policy.Relay(c.Shell.Relay)}, Key: "shell", Tools: map[string]policy.Tool{}}
+	for tool, t := range c.Shell.Tools {
+		shell.Tools[tool] = policy.Tool{Deny: t.Deny}
+	}
+	r.Servers[config.ShellServer] = shell
 	return r
 }
 
@@ -119,7 +124,7 @@ func profiles(c *config.Config) *policy.Profiles {
 	for name, cl := range c.Clients {
 		o := policy.ProfileOverride{
 			Name: name, Client: cl.Match.Client, Principal: cl.Match.Principal, Server: cl.Match.Server,
-			Budget: cl.Budget, BudgetToken: cl.BudgetToken, TaskBudget: cl.TaskBudget, Await: cl.Await, AwaitToken: cl.AwaitToken,
+			Budget: cl.Budget, BudgetToken: cl.BudgetToken, TaskBudget: cl.TaskBudget, Await: cl.Await, AwaitToken: cl.AwaitToken, Yield: cl.Yield,
 		}
 		if cl.Match == (config.Match{}) {
 			o.Client = name

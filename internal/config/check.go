@@ -21,6 +21,7 @@ func (c *Config) Check() error {
 	k.names()
 	k.numbers()
 	k.clients()
+	k.shell()
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
 		k.server(name, c.Servers[name])
 	}
@@ -180,7 +181,7 @@ func (k *checker) clients() {
 			k.fail(key, `write the beginning of the client's name, or match: {client: "*"}`, "an entry without a name is for nobody")
 		}
 		if s := cl.Match.Server; s != "" {
-			if _, ok := c.Servers[s]; !ok {
+			if _, ok := c.Servers[s]; !ok && s != ShellServer {
 				hint := "write the name of a server under mcpServers"
 				if near := nearest(s, slices.Sorted(maps.Keys(c.Servers))); near != "" {
 					hint = fmt.Sprintf("did you mean %q?", near)
@@ -204,7 +205,13 @@ func (k *checker) clients() {
 			{"await", cl.Await, cl.Budget, "budget"},
 			{"await_token", cl.AwaitToken, cl.BudgetToken, "budget_token"},
 		}
-		said := cl.Tasks != ""
+		switch y := cl.Yield; {
+		case y != nil && *y > maxYield:
+			k.fail(key+".yield", "write 12s or less", "%s is longer than a command may keep an agent waiting", *y)
+		case y != nil && *y < 100*time.Millisecond:
+			k.fail(key+".yield", "write 100ms or more", "%s would put every command in the background at once, which an agent says itself", *y)
+		}
+		said := cl.Tasks != "" || cl.Yield != nil
 		for _, f := range figures {
 			if f.is == nil {
 				continue

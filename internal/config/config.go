@@ -53,6 +53,8 @@ type Config struct {
 	// Clients are what the operator says about agents' hosts, by any name.
 	Clients map[string]Client `yaml:"clients"`
 
+	Shell Shell `yaml:"shell"`
+
 	Request  Request  `yaml:"request"`
 	Journal  Journal  `yaml:"journal"`
 	Shutdown Shutdown `yaml:"shutdown"`
@@ -61,7 +63,8 @@ type Config struct {
 	// Servers are the tool servers by name.
 	Servers map[string]Server `yaml:"mcpServers"`
 
-	pos map[string]position // of every key in File, by path
+	pos     map[string]position // of every key in File, by path
+	secrets map[string]string   // variables that values of File were made of, to the key of one of those values
 }
 
 // Log says how lifecycle lines are written.
@@ -83,9 +86,9 @@ type OTel struct {
 }
 
 // Auth names further principals. The token in the state folder is always valid
-// and belongs to the principal "local".
+// and belongs to the principal "local", whose entry has scopes alone.
 type Auth struct {
-	Tokens map[string]Secret `yaml:"tokens,expand"` // principal's name to bearer token
+	Tokens map[string]Token `yaml:"tokens,expand"` // by principal's name
 }
 
 // CORS names the origins of web pages that may call, such as https://app.example.
@@ -142,6 +145,7 @@ type Client struct {
 	TaskBudget  *time.Duration `yaml:"task_budget"`
 	Await       *time.Duration `yaml:"await"`
 	AwaitToken  *time.Duration `yaml:"await_token"`
+	Yield       *time.Duration `yaml:"yield"` // of commands that say none
 }
 
 // Match says whose requests an entry of clients is for: all that is not empty
@@ -272,6 +276,7 @@ func defaults(getenv func(string) (string, bool)) *Config {
 		HandOff:         HandOffAuto,
 		Attach:          AttachUndelivered,
 		AttachWindow:    10 * time.Minute,
+		Shell:           defaultShell(),
 		Request:         Request{Body: 4 << 20, Headers: 32 << 10},
 		Journal: Journal{
 			Arguments:    ArgumentsRedacted,
@@ -364,11 +369,11 @@ func Parse(data []byte, filename string, getenv func(string) (string, bool)) (*C
 	if err != nil {
 		return nil, Errors{*err}
 	}
-	d := &decoder{file: filename, host: host, getenv: getenv, pos: map[string]position{}}
+	d := &decoder{file: filename, host: host, getenv: getenv, pos: map[string]position{}, secrets: map[string]string{}}
 	c := defaults(getenv)
 	c.File = filename
 	d.config(root, c)
-	c.Warnings, c.pos = d.warnings, d.pos
+	c.Warnings, c.pos, c.secrets = d.warnings, d.pos, d.secrets
 	// What could not be decoded has its default, so the rest can be checked too:
 	// an operator wants to hear of everything at once.
 	var errs Errors
@@ -393,7 +398,9 @@ func (c *Config) Enabled() []string {
 func (a Auth) TokenValues() map[string]string {
 	m := make(map[string]string, len(a.Tokens))
 	for name, t := range a.Tokens {
-		m[name] = t.Reveal()
+		if t.Token != "" {
+			m[name] = t.Token.Reveal()
+		}
 	}
 	return m
 }

@@ -43,7 +43,7 @@ func mustParse(t *testing.T, text, name string, getenv func(string) (string, boo
 func TestDefaults(t *testing.T) {
 	c := mustParse(t, Defaults(), "defaults.yaml", nil)
 	want := Default()
-	c.File, c.pos = "", nil
+	c.File, c.pos, c.secrets = "", nil, nil
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("Defaults() parses to\n%+v\nDefault() is\n%+v", c, want)
 	}
@@ -111,7 +111,7 @@ func TestEmpty(t *testing.T) {
 	for _, text := range []string{"", "\n", "# nothing\n", "---\n", "mcpServers:\n", "limits:\n", "\ufeff"} {
 		c := mustParse(t, text, "c.yaml", env())
 		want := defaults(env())
-		c.File, c.pos = "", nil
+		c.File, c.pos, c.secrets = "", nil, nil
 		if !reflect.DeepEqual(c, want) {
 			t.Errorf("%q does not give the defaults: %+v", text, c)
 		}
@@ -138,7 +138,7 @@ func TestDesignExample(t *testing.T) {
 	c := mustParse(t, `
 listen: 127.0.0.1:8722
 state: ~/.local/state/longcall
-shell: {enabled: false, roots: [~/code]}
+shell: {enabled: true, roots: [~/code]}
 mcpServers:                       # the shape every host already uses, plus our own keys
   files:  {command: npx, args: [-y, "@modelcontextprotocol/server-filesystem", "."]}
   search: {url: "https://search.example/mcp", headers: {Authorization: "Bearer ${SEARCH_TOKEN}"}, era: auto,

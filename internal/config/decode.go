@@ -23,6 +23,7 @@ type decoder struct {
 	errs     Errors
 	warnings []Error
 	pos      map[string]position
+	secrets  map[string]string // see Config.secrets
 	visits   int
 }
 
@@ -161,6 +162,11 @@ func (d *decoder) value(n *node, v reflect.Value, path string, f field) {
 			d.size(n, path, s, p)
 		}
 		return
+	case *Token: // the token alone, or a mapping
+		if n.kind != kindMap {
+			d.value(n, reflect.ValueOf(&p.Token).Elem(), path, f)
+			return
+		}
 	}
 	switch v.Kind() {
 	case reflect.String:
@@ -276,7 +282,10 @@ func (d *decoder) enum(n *node, v reflect.Value, path string, values []string) {
 		v.SetString(n.text)
 		return
 	}
-	hint := "write " + strings.Join(values[:len(values)-1], ", ") + " or " + values[len(values)-1]
+	hint := "write " + values[len(values)-1]
+	if len(values) > 1 {
+		hint = "write " + strings.Join(values[:len(values)-1], ", ") + " or " + values[len(values)-1]
+	}
 	if n.kind != kindString {
 		d.mismatch(n, path, "a word", hint)
 		return

@@ -77,6 +77,9 @@ func (d *decoder) variable(expr string, p position, path string) string {
 	}
 	// As in a shell, :- also stands in for a variable that is set to nothing.
 	v, ok := d.getenv(name)
+	if !strings.HasPrefix(path, "shell.") {
+		d.secrets[name] = path // as far as we know
+	}
 	switch {
 	case ok && (v != "" || !hasDef):
 		return v

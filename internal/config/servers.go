@@ -21,7 +21,7 @@ func (d *decoder) config(root *node, c *Config) {
 		d.fail(root.position, "", "begin with a key, such as mcpServers:", "a config is a mapping, this is %s", kindNames[root.kind])
 		return
 	}
-	known := append(keysOf(fieldsOf(reflect.TypeFor[Config]())), "servers", "inputs", "shell")
+	known := append(keysOf(fieldsOf(reflect.TypeFor[Config]())), "servers", "inputs")
 	kept := &node{kind: kindMap, position: root.position}
 	var foreign []string
 	var first position
@@ -36,8 +36,6 @@ func (d *decoder) config(root *node, c *Config) {
 			kept.members = append(kept.members, m)
 		case m.key == "inputs":
 			d.readInputs(m.value)
-		case m.key == "shell":
-			d.shell(m.value)
 		case slices.Contains(known, m.key):
 			kept.members = append(kept.members, m)
 		case d.host && nearest(m.key, known) == "":
@@ -67,17 +65,6 @@ func (d *decoder) readInputs(n *node) {
 		if id != nil && def != nil && def.kind == kindString {
 			d.inputs[id.text] = def.text
 		}
-	}
-}
-
-// shell refuses what a later version will have: to ignore it would be a promise
-// that is not kept.
-func (d *decoder) shell(n *node) {
-	if !d.isMap(n, "shell") {
-		return
-	}
-	if on := n.get("enabled"); on != nil && on.text != "false" {
-		d.fail(on.position, "shell.enabled", "write enabled: false, or remove shell", "the shell is not in this version")
 	}
 }
 
@@ -120,6 +107,9 @@ func (d *decoder) server(m member, path string) Server {
 	if !serverName.MatchString(name) || strings.Contains(name, "__") {
 		d.fail(m.position, "mcpServers", "rename it, for instance to "+validName(name),
 			"%s cannot be a server's name: it becomes part of tool names, so 1 to 32 letters, digits, _ and - are allowed, and no __", quote(name))
+	}
+	if name == ShellServer {
+		d.fail(m.position, path, "rename it, for instance to my-shell", "this name is that of longcall's own shell")
 	}
 	if n.kind == kindNull {
 		d.mismatch(n, path, "a mapping", "write url: or command: under it")
@@ -328,31 +318,33 @@ func (d *decoder) tokens(c *Config) {
 			continue
 		}
 		if name == "local" {
-			d.fail(p, key, "choose another name", "local is whoever has the token of the state folder")
+			if t.Token != "" || len(t.Scopes) == 0 {
+				d.fail(p, key, "choose another name, or write scopes alone", "local is whoever has the token of the state folder")
+			}
 			continue
 		}
-		if file, ok := strings.CutPrefix(t.Reveal(), "file:"); ok {
+		if file, ok := strings.CutPrefix(t.Token.Reveal(), "file:"); ok {
 			data, err := os.ReadFile(d.absolute(file))
 			if err != nil {
 				d.fail(p, key, "write file: and the path of a file that holds the token alone", "cannot read the token's file: %s", reason(err))
 				continue
 			}
-			t = Secret(strings.TrimSpace(string(data)))
+			t.Token = Secret(strings.TrimSpace(string(data)))
 			c.Auth.Tokens[name] = t
 		}
 		switch {
-		case t == "":
+		case t.Token == "":
 			if !d.failed(key) {
 				d.fail(p, key, "write a long random one, by ${VAR} or file:", "the token is empty")
 			}
-		case len(t) < minToken:
+		case len(t.Token) < minToken:
 			d.fail(p, key, "take a random one, such as from: openssl rand -hex 32", "the token has fewer than %d characters, so it can be guessed", minToken)
-		case strings.ContainsFunc(t.Reveal(), func(r rune) bool { return r <= ' ' || r > '~' }):
+		case strings.ContainsFunc(t.Token.Reveal(), func(r rune) bool { return r <= ' ' || r > '~' }):
 			d.fail(p, key, "take one of letters, digits and . _ ~ + / = -", "the token has blanks or characters that a header cannot carry")
-		case owner[t] != "":
-			d.fail(p, key, "give each its own", "%s and %s have the same token", min(owner[t], name), max(owner[t], name))
+		case owner[t.Token] != "":
+			d.fail(p, key, "give each its own", "%s and %s have the same token", min(owner[t.Token], name), max(owner[t.Token], name))
 		default:
-			owner[t] = name
+			owner[t.Token] = name
 		}
 	}
 }

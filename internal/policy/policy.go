@@ -2,6 +2,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -69,7 +70,8 @@ type Rules struct {
 // names there.
 type Server struct {
 	Overrides
-	PerSession bool // see Decision
+	Key        string // where the operator says it; empty means mcpServers.NAME
+	PerSession bool   // see Decision
 	Tools      map[string]Tool
 }
 
@@ -131,8 +133,9 @@ func (r *Rules) Admit(principal, server, tool string, modern bool) Decision {
 		if t, ok := s.Tools[tool]; ok {
 			d.apply(&t.Overrides)
 			if t.Deny {
+				key := cmp.Or(s.Key, "mcpServers."+server)
 				d.Denied = &call.End{Outcome: call.Denied, By: "policy", Text: fmt.Sprintf(
-					"Not started: the operator of this gateway does not allow %q of %q (mcpServers.%[2]s.tools.%[1]s.deny). Nothing was sent. Do not call it again; use another tool, or ask the operator.", tool, server)}
+					"Not started: the operator of this gateway does not allow %q of %q (%s.tools.%[1]s.deny). Nothing was sent. Do not call it again; use another tool, or ask the operator.", tool, server, key)}
 			}
 		}
 	}

@@ -23,7 +23,8 @@ func TestAdmit(t *testing.T) {
 					"d": {Overrides: Overrides{OnDisconnect: Auto, Attach: AttachAlways}, Deny: true},
 				},
 			},
-			"p": {PerSession: true, Overrides: Overrides{Attach: AttachAuto}},
+			"shell": {Key: "shell", Tools: map[string]Tool{"d": {Deny: true}}},
+			"p":     {PerSession: true, Overrides: Overrides{Attach: AttachAuto}},
 		},
 	}
 	base := rules.Limits
@@ -60,6 +61,9 @@ func TestAdmit(t *testing.T) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
 		})
+	}
+	if d := rules.Admit("p", "shell", "d", true).Denied; d == nil || !strings.Contains(d.Text, "(shell.tools.d.deny)") {
+		t.Errorf("a tool of the shell: %+v", d)
 	}
 	if got := (&Rules{}).Admit("p", "s", "t", false); got != (Decision{Relay: Live, OnDisconnect: Detach, HandOff: true}) {
 		t.Errorf("zero rules: %+v", got)

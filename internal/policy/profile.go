@@ -24,6 +24,9 @@ type Profile struct {
 	// Await is how long await_call waits if nobody says otherwise, AwaitToken
 	// with a progress token; never above the budgets.
 	Await, AwaitToken time.Duration
+	// Yield is how long a command of the shell that says nothing itself stays in
+	// the foreground; 0 leaves it to the shell (SHELL §4).
+	Yield time.Duration
 }
 
 // The defaults of every profile.
@@ -139,8 +142,8 @@ type ProfileOverride struct {
 	Principal string
 	Server    string // configured name of the endpoint's server; none at /mcp
 
-	Budget, BudgetToken, TaskBudget, Await, AwaitToken *time.Duration
-	Tasks                                              *bool
+	Budget, BudgetToken, TaskBudget, Await, AwaitToken, Yield *time.Duration
+	Tasks                                                     *bool
 }
 
 // Profiles finds profiles. The zero value, and nil, have the table alone. Nobody
@@ -230,6 +233,7 @@ func (o *ProfileOverride) apply(f *Profile) {
 	set(&f.TaskBudget, o.TaskBudget)
 	set(&f.Await, o.Await)
 	set(&f.AwaitToken, o.AwaitToken)
+	set(&f.Yield, o.Yield)
 	set(&f.Tasks, o.Tasks)
 }
 

@@ -80,21 +80,23 @@ func TestProfileOverrides(t *testing.T) {
 		{Name: "old", Client: "claude-code/2.1", BudgetToken: d(40)},
 		{Name: "claude-code", Client: "CLAUDE-code", Budget: d(70), BudgetToken: d(0), TaskBudget: d(0), Await: d(0), AwaitToken: d(0)},
 		{Name: "all", Client: "*", TaskBudget: d(3), Await: d(20)},
+		{Name: "patient", Client: "patient", Yield: d(9)},
 		{Name: "both", Client: "codex", Principal: "ann", Tasks: ptr(false)},
 	})
 	tests := []struct {
 		name, principal, endpoint, client string
 		want                              Profile
 	}{
-		{"any client", "local", "", "x/1", Profile{"all", seconds(50), seconds(50), true, seconds(3), seconds(20), seconds(45)}},
-		{"no client", "local", "", "", Profile{"all", seconds(50), seconds(50), true, seconds(3), seconds(20), seconds(45)}},
-		{"by client, and 0 as far as the budget goes", "local", "", "claude-code/3.0", Profile{"claude-code", seconds(70), 0, true, seconds(70), seconds(70), 0}},
-		{"a longer name over a shorter one", "local", "", "claude-code/2.1.332", Profile{"old", seconds(70), seconds(40), true, seconds(40), seconds(70), seconds(40)}},
-		{"a version is not the beginning of a number", "local", "", "claude-code/2.10", Profile{"claude-code", seconds(70), 0, true, seconds(70), seconds(70), 0}},
-		{"server over client", "local", "files", "claude-code/3.0", Profile{"files", seconds(100), seconds(200), false, seconds(100), seconds(100), seconds(200)}},
-		{"principal over server, field by field", "ci", "files", "x/1", Profile{"ci", seconds(5), seconds(200), false, seconds(3), seconds(5), seconds(45)}},
-		{"all that an entry says must hold", "ann", "", "codex-mcp-client/1", Profile{"both", seconds(280), seconds(280), false, seconds(3), seconds(20), seconds(45)}},
-		{"not for another principal", "bob", "", "codex-mcp-client/1", Profile{"all", seconds(280), seconds(280), true, seconds(3), seconds(20), seconds(45)}},
+		{"any client", "local", "", "x/1", Profile{"all", seconds(50), seconds(50), true, seconds(3), seconds(20), seconds(45), 0}},
+		{"no client", "local", "", "", Profile{"all", seconds(50), seconds(50), true, seconds(3), seconds(20), seconds(45), 0}},
+		{"by client, and 0 as far as the budget goes", "local", "", "claude-code/3.0", Profile{"claude-code", seconds(70), 0, true, seconds(70), seconds(70), 0, 0}},
+		{"a longer name over a shorter one", "local", "", "claude-code/2.1.332", Profile{"old", seconds(70), seconds(40), true, seconds(40), seconds(70), seconds(40), 0}},
+		{"a version is not the beginning of a number", "local", "", "claude-code/2.10", Profile{"claude-code", seconds(70), 0, true, seconds(70), seconds(70), 0, 0}},
+		{"server over client", "local", "files", "claude-code/3.0", Profile{"files", seconds(100), seconds(200), false, seconds(100), seconds(100), seconds(200), 0}},
+		{"the yield of commands", "local", "", "patient/1", Profile{"patient", seconds(50), seconds(50), true, seconds(3), seconds(20), seconds(45), seconds(9)}},
+		{"principal over server, field by field", "ci", "files", "x/1", Profile{"ci", seconds(5), seconds(200), false, seconds(3), seconds(5), seconds(45), 0}},
+		{"all that an entry says must hold", "ann", "", "codex-mcp-client/1", Profile{"both", seconds(280), seconds(280), false, seconds(3), seconds(20), seconds(45), 0}},
+		{"not for another principal", "bob", "", "codex-mcp-client/1", Profile{"all", seconds(280), seconds(280), true, seconds(3), seconds(20), seconds(45), 0}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
