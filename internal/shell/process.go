@@ -82,7 +82,7 @@ func (p *Process) Status() Status {
 	s := p.snap
 	return Status{
 		ID: p.id, Owner: p.spec.Owner, Label: p.spec.Label, Parent: p.spec.Parent, Index: p.spec.Index,
-		TTY: p.spec.TTY, Stdin: p.spec.Stdin,
+		TTY: p.spec.TTY, Stdin: p.spec.Stdin, Service: p.spec.Service,
 		State: s.State, PID: s.PID, ExitCode: s.ExitCode, Signal: s.Signal, Started: s.Started, Ended: s.Ended,
 		Total: s.Total, Descendants: s.Descendants, TreeEnded: s.TreeEnded, Survivors: slices.Clone(s.Survivors),
 		StoppedBy: s.StoppedBy, Error: s.Error, Unsupervised: p.unsupervised,

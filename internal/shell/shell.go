@@ -57,6 +57,7 @@ type Command struct {
 	Grace   time.Duration `json:"grace,omitempty"`   // between TERM and KILL; DefaultGrace if 0
 	Parent  string        `json:"parent,omitempty"`  // id of the batch that it belongs to
 	Index   int           `json:"index,omitempty"`   // of a batch's child, from 1
+	Service bool          `json:"service,omitempty"` // it is not expected to end; for those who look only
 }
 
 // State is where a process is in its life (SHELL §3). All but Starting and
@@ -84,6 +85,7 @@ type Status struct {
 	Parent           string
 	Index            int
 	TTY, Stdin       bool
+	Service          bool
 
 	State       State
 	PID         int    // of the leader; 0 if it never ran

@@ -347,7 +347,7 @@ func (t *Tools) batchEnd(ctx context.Context, principal string, b *batch) call.A
 	case "succeeded":
 	case "unknown":
 		end.Outcome = call.Interrupted
-		end.Text = "Outcome unknown: of " + some(n.all, "command", "commands") + ", supervision of " + some(n.unknown, "command", "commands") + " was lost. Check for side effects before starting it again."
+		end.Text = "Outcome unknown: of " + some(n.all, "command", "commands") + ", supervision of " + some(n.unknown, "command", "commands") + " was lost. " + textCheck
 	default:
 		end.ToolError = true
 	}

@@ -53,7 +53,7 @@ func (t *Tools) Run(ctx context.Context, x *call.Exec) call.Answer {
 	}
 	cmd := shell.Command{
 		ID: string(x.ID), Owner: x.Spec.Principal, Label: c.label, Argv: slices.Concat(s.Sandbox, s.Shell, []string{c.text}), Dir: c.dir, Env: s.environ(t.own, c.env),
-		TTY: c.tty, Stdin: c.pipe, Cols: c.cols, Rows: c.rows, Timeout: c.timeout, Parent: string(x.Spec.Parent), Index: x.Spec.Index,
+		TTY: c.tty, Stdin: c.pipe, Cols: c.cols, Rows: c.rows, Service: c.service, Timeout: c.timeout, Parent: string(x.Spec.Parent), Index: x.Spec.Index,
 	}
 	// From here on it may run, whoever goes away: a cancel stops it.
 	p, err := t.manager.Start(context.WithoutCancel(ctx), cmd)
@@ -132,20 +132,19 @@ func (t *Tools) stopped(ctx context.Context, x *call.Exec, p *shell.Process) cal
 // untilReady waits until the output matches ready_pattern, and says so to those who
 // wait for it; the command's end ends it, too.
 func (t *Tools) untilReady(ctx context.Context, x *call.Exec, p *shell.Process, c *command) {
-	out, err := p.Output()
-	if err != nil {
-		return
-	}
 	wake := make(chan struct{}, 1)
 	defer p.Notify(wake)()
 	scan := spool.NewScan(c.ready, 0)
 	for {
-		_, found, err := scan.Next(ctx, out)
-		if found {
-			_ = x.Emit(call.Event{Kind: call.KindReady, Hole: -1, Body: []byte("the output matched ready_pattern")}) // no limit counts it
-		}
-		if found || err != nil {
-			return
+		if out, err := p.Output(); err == nil { // else nothing was printed yet
+			if _, found, err := scan.Next(ctx, out); found {
+				// An error says that the call is at its end, which ends this, too.
+				_ = x.Emit(call.Event{Kind: call.KindReady, Hole: -1, Body: []byte("the output matched ready_pattern")})
+				return
+			} else if err != nil {
+				x.Note("The output cannot be searched for ready_pattern any more.")
+				return
+			}
 		}
 		select {
 		case <-wake:
@@ -168,14 +167,14 @@ func (t *Tools) endOf(st shell.Status) call.Answer {
 		end.ToolError, end.Text = true, "ended by "+st.Signal
 	case shell.TimedOut:
 		end.Outcome, end.Limit = call.TimedOut, "timeout_s"
-		end.Text = "Stopped after " + took(st.Ended.Sub(st.Started)) + ", its time limit. What it had done by then stays done."
+		end.Text = "Stopped after " + took(st.Ended.Sub(st.Started)) + ", its time limit (timeout_s, or the operator's shell.max_runtime). What it had done by then stays done."
 	case shell.Stopped: // by somebody who did not cancel the call
 		end.Outcome, end.By = call.Cancelled, st.StoppedBy
 		end.Text = "The command was stopped."
 	case shell.StartFailed:
 		return failed("Not started: " + st.Error + ".")
 	default:
-		end.Outcome, end.Text = call.Interrupted, lostLine(st.Ended)
+		end.Outcome, end.Text = call.Interrupted, join(lostLine(st.Ended), textCheck)
 	}
 	return call.Answer{End: end, Hole: -1}
 }

@@ -85,6 +85,7 @@ type result struct {
 type sight struct {
 	rec     *call.Record
 	p       *shell.Process // nil if there is none, or not any more
+	has     bool           // st is of its process
 	st      shell.Status
 	now     time.Time
 	running bool // the call has no end to show (I4)
@@ -95,7 +96,7 @@ type sight struct {
 func (t *Tools) see(ctx context.Context, rec *call.Record) *sight {
 	v := &sight{rec: rec, p: t.manager.Find(string(rec.ID)), running: rec.End.Outcome == call.Running, now: time.Now()}
 	if v.p != nil {
-		v.st = v.p.Status()
+		v.st, v.has = v.p.Status(), true
 		if v.running && v.st.State == shell.Running {
 			v.waiting = v.p.Waiting(ctx)
 		}
@@ -107,11 +108,11 @@ func (t *Tools) see(ctx context.Context, rec *call.Record) *sight {
 // until its call has: no reader learns of an end that is not on record.
 func (v *sight) state() string {
 	switch {
-	case v.running && v.p != nil && v.st.State == shell.Starting:
+	case v.running && v.has && v.st.State == shell.Starting:
 		return string(shell.Starting)
 	case v.running:
 		return string(shell.Running)
-	case v.p != nil && v.st.State.Final() && v.rec.End.Outcome != call.Interrupted:
+	case v.has && v.st.State.Final() && v.rec.End.Outcome != call.Interrupted:
 		return string(v.st.State)
 	}
 	switch v.rec.End.Outcome {
@@ -148,7 +149,7 @@ func (v *sight) exit() (code int, ok bool) {
 	switch {
 	case v.running:
 		return 0, false
-	case v.p != nil && v.st.State == shell.Exited:
+	case v.has && v.st.State == shell.Exited:
 		return v.st.ExitCode, true
 	}
 	return exitOf(&v.rec.End)
@@ -157,13 +158,13 @@ func (v *sight) exit() (code int, ok bool) {
 // times are when the command began and ended, or was last seen.
 func (v *sight) times() (started, ended time.Time, wall time.Duration) {
 	started, ended = v.rec.Started, v.rec.Ended
-	if v.p != nil && !v.st.Started.IsZero() {
+	if v.has && !v.st.Started.IsZero() {
 		started = v.st.Started
 	}
 	if v.running {
 		return started, time.Time{}, v.now.Sub(started)
 	}
-	if v.p != nil && !v.st.Ended.IsZero() && v.st.State.Final() {
+	if v.has && !v.st.Ended.IsZero() && v.st.State.Final() {
 		ended = v.st.Ended
 	}
 	return started, ended, ended.Sub(started)
@@ -171,7 +172,7 @@ func (v *sight) times() (started, ended time.Time, wall time.Duration) {
 
 // left is how many processes of an ended command still run.
 func (v *sight) left() int {
-	if v.running || v.p == nil || !v.st.TreeEnded.IsZero() {
+	if v.running || !v.has || !v.st.TreeEnded.IsZero() {
 		return 0
 	}
 	return v.st.Descendants
@@ -226,7 +227,11 @@ func (v *sight) warnings(n *Names) string {
 		for i, pid := range v.st.Survivors {
 			pids[i] = strconv.Itoa(pid)
 		}
-		parts = append(parts, some(k, "process", "processes")+" of it could not be ended: pid "+strings.Join(pids, ", ")+".")
+		what := "could not be ended"
+		if v.st.State == shell.Lost {
+			what = "still ran when that was noticed"
+		}
+		parts = append(parts, some(k, "process", "processes")+" of it "+what+": pid "+strings.Join(pids, ", ")+".")
 	}
 	if v.running && v.st.Unsupervised {
 		parts = append(parts, "Its supervisor is gone: its further output and its exit code are lost. "+n.Cancel+" can stop it.")
@@ -326,14 +331,18 @@ func (t *Tools) Show(ctx context.Context, rec *call.Record, o *ShowOptions) Show
 	}
 	v := t.see(ctx, rec)
 	w := v.look(ctx, o)
-	r := v.fill(&w)
+	return v.render(&w, o, t.set.Load())
+}
+
+// render shows a command and its output.
+func (v *sight) render(w *window, o *ShowOptions, s *Settings) Shown {
+	r := v.fill(w)
 	r.Joined, r.Replayed = o.Joined, o.Replayed
-	first := v.headline(&w, o)
-	next := v.next(&w, o)
+	next := v.next(w, o)
 	if r.Next = next; next == "" {
-		r.Next = textOver
+		r.Next = v.closing()
 	}
-	shown := Shown{Text: []string{join(first, next)}, IsError: v.bad(t.set.Load()), Link: v.running, Structured: encode(&r)}
+	shown := Shown{Text: []string{join(v.headline(w, o), next)}, IsError: v.bad(s), Link: v.running, Structured: encode(&r)}
 	if w.ok && w.Text != "" {
 		shown.Text = append(shown.Text, w.Text)
 	}
@@ -380,16 +389,36 @@ func (v *sight) next(w *window, o *ShowOptions) string {
 	id := v.rec.ID
 	warn := v.warnings(n)
 	switch {
-	case v.running && o.Why == ShowReady:
-		return join("It runs on: do not run it again. "+n.Read+" shows what it prints, "+n.Cancel+" stops it.", warn)
+	case v.running && (o.Why == ShowReady || v.st.Service):
+		return join("It runs on: do not run it again. "+n.Read+" with "+idArguments(id)+" shows what it prints, "+n.Cancel+" stops it.", warn)
 	case v.running:
 		return join(goOn(id, n), warn)
-	case v.rec.End.Outcome == call.Interrupted, v.state() == string(shell.StartFailed):
+	}
+	switch v.state() {
+	case string(shell.Lost):
+		if v.has {
+			warn = join(n.Read+" with "+idArguments(id)+" shows what it had printed.", warn)
+		}
+		return join(textCheck, warn)
+	case string(shell.StartFailed):
 		return warn
-	case w.ok && w.View.Omitted > 0:
+	case string(shell.TimedOut):
+		warn = join("What it had done by then stays done. Find out what took so long, or set a longer timeout_s, before you run it again.", warn)
+	case string(shell.Stopped):
+		warn = join("What it had done by then stays done.", warn)
+	}
+	if w.ok && w.View.Omitted > 0 {
 		return join(thousands(w.View.Omitted)+" B are not shown: "+n.Read+" with "+idArguments(id)+" and a cursor or grep shows them; do not run it again for that.", warn)
 	}
 	return warn
+}
+
+// closing is what to do after an end if there is nothing to say about it in text.
+func (v *sight) closing() string {
+	if v.state() == string(shell.StartFailed) {
+		return "Nothing ran: do what the text says, then call again."
+	}
+	return textOver
 }
 
 // encode is the structured content of a result.
@@ -419,7 +448,7 @@ func (t *Tools) Brief(rec *call.Record) Brief {
 	}
 	v := &sight{rec: rec, p: t.manager.Find(string(rec.ID)), running: rec.End.Outcome == call.Running, now: time.Now()}
 	if v.p != nil {
-		v.st = v.p.Status()
+		v.st, v.has = v.p.Status(), true
 	}
 	b := Brief{State: v.state(), Label: argument.Plain(v.st.Label, maxLabel), Line: v.line()}
 	b.ExitCode, b.Exited = v.exit()

@@ -180,6 +180,10 @@ type How struct {
 	By     string        // who asked, as in call.End.By
 }
 
+// maxStops bounds the stops that wait for the cancel of their call, which follows
+// at once.
+const maxStops = 1000
+
 // signals are those that a caller may name for a stop.
 var signals = []string{"TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2"}
 
@@ -193,6 +197,9 @@ func (t *Tools) Stop(ctx context.Context, rec *call.Record, how How) (left bool,
 	}
 	if rec.End.Outcome == call.Running {
 		t.mu.Lock()
+		if len(t.stops) >= maxStops { // of calls that ended before they were cancelled
+			clear(t.stops)
+		}
 		t.stops[rec.ID] = how
 		t.mu.Unlock()
 		return false, nil
@@ -292,7 +299,7 @@ func (t *Tools) Scan(id call.ID, from int64, pattern string) (*Scan, error) {
 	}
 	p := t.manager.Find(string(id))
 	if p == nil {
-		return nil, sentence("This call has no output to search: it is no command, or it never began.")
+		return nil, sentence("There is no output to search: this call is no command, or has not begun.")
 	}
 	if from < 0 {
 		from = max(p.Status().Total+from, 0)

@@ -84,11 +84,12 @@ func replayedLine(started time.Time) string {
 }
 
 func lostLine(at time.Time) string {
-	return "Outcome unknown: supervision ended at " + clock(at) + ". Check for side effects before starting it again."
+	return "Outcome unknown: supervision ended at " + clock(at) + "."
 }
 
 const (
 	textNotStarted = "Not started: longcall stopped before it had begun. Nothing ran, so nothing took effect. You may call again."
 	textOutputGone = "its output is not kept any more"
+	textCheck      = "Check for side effects before starting it again."
 	textOver       = "It has ended: there is nothing to wait for."
 )
