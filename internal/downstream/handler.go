@@ -219,6 +219,7 @@ func New(opt Options) *Handler {
 	}, opt.Sessions)
 	if opt.Shell != nil {
 		h.opt.Catalog = shellCatalog{opt.Catalog, opt.Shell}
+		h.own = callResources{}
 	}
 	h.unwatch = opt.Catalog.Watch(func(server string, c mcp.Change) {
 		h.sessions.changed(server, c)

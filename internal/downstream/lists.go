@@ -131,6 +131,9 @@ func (x *exchange) gather(kind mcp.ListKind) (all gathered) {
 	case mcp.ListTools:
 		all.entries = append(all.entries, x.ownEntries()...)
 	case mcp.ListResources, mcp.ListTemplates:
+		if kind == mcp.ListTemplates {
+			all.entries = append(all.entries, x.ownTemplates()...)
+		}
 		all.entries = unique(all.entries)
 	}
 	return all

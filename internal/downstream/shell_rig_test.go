@@ -51,7 +51,7 @@ type shellArgs struct {
 // withShell gives the rig a shell.
 func withShell(r *rig) *scripted {
 	s := &scripted{procs: map[call.ID]*process{}, started: map[string]int{}}
-	r.h.opt.Shell = s
+	r.h.opt.Shell, r.h.own = s, callResources{}
 	r.h.opt.Catalog = shellCatalog{r.h.opt.Catalog, s}
 	r.tools[toolExec] = s.run
 	return s
