@@ -42,6 +42,7 @@ func newSnapshot(c *config.Config) *snapshot {
 			Progress:       c.Beats.Progress,
 			Together:       together,
 			StreamAge:      c.StreamAge,
+			Sessionless:    c.Sessionless,
 			OwnTools:       handsOff(c),
 			KeepArguments:  redactor.Kept,
 			Digest:         policy.Digest,

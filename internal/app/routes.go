@@ -32,8 +32,7 @@ func (a *App) routes() http.Handler {
 	mux.HandleFunc("POST /api/replace", a.handOver)
 	return a.counted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// What every call takes does not go by way of patterns.
-		p := r.URL.Path
-		switch agents := p == "/mcp" || strings.HasPrefix(p, "/mcp/"); {
+		switch agents := downstream.Serves(r.URL.Path); {
 		case agents && a.front.enter():
 			a.handler.ServeHTTP(w, r)
 		case a.front.successor.Load() != nil:

@@ -39,6 +39,8 @@ type Config struct {
 	// Hosts are values of the Host header that are accepted besides loopback
 	// names and the listen address: "name" for any port, or "name:port".
 	Hosts []string `yaml:"hosts"`
+	// Sessionless serves legacy requests without a session instead of refusing them.
+	Sessionless bool `yaml:"allow_sessionless_legacy"`
 
 	Relay           Relay         `yaml:"relay"`
 	Beats           Beats         `yaml:"beats"`

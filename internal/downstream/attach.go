@@ -164,7 +164,7 @@ func (a *attachment) stream() {
 	if a.together() {
 		return
 	}
-	if a.session != nil && a.prefix == nil && a.read == nil {
+	if a.session != nil && a.session.id != "" && a.prefix == nil && a.read == nil && !a.x.old {
 		// Not before: an answer that leaves in one piece has no event ids.
 		place := place{call: a.call.ID(), epoch: a.x.h.opt.Epoch, id: a.id, token: a.token}
 		a.prefix = place.seal(&a.x.h.opt.Key, a.session.principal, a.session.id)

@@ -22,12 +22,14 @@ type exchange struct {
 	h       *Handler
 	r       *http.Request
 	set     *Settings
+	at      endpointKind
 	server  string // of the endpoint; "" for all
 	version string // revision of the request, once known
 	modern  bool
 	tasks   bool // tools are listed with what they can do as tasks of 2025-11-25
 	sse     bool // what Accept allows
 	json    bool
+	old     bool      // what answers goes to the stream of a session of the 2024-11-05 transport
 	started bool      // the Observer knows
 	asks    string    // what the agent can be asked; see call.Caller
 	who     string    // what the agent calls itself; known for a tools/call
@@ -258,6 +260,10 @@ func (x *exchange) reply(msg []byte) {
 }
 
 func (x *exchange) writeJSON(status int, msg []byte) {
+	if x.old {
+		x.reply(msg)
+		return
+	}
 	h := x.out.w.Header()
 	h["Content-Type"] = valueJSON
 	h["Cache-Control"] = valueNoStore

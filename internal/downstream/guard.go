@@ -45,8 +45,8 @@ func (x *exchange) guard() bool {
 		return false
 	}
 	x.q.Principal = principal
-	if x.server, ok = x.h.endpoint(x.r.URL.Path); !ok {
-		x.refuse(http.StatusNotFound, mcp.CodeInvalidRequest, "There is no such endpoint. /mcp serves all tool servers, /mcp/NAME the one of that name in the config.")
+	if x.at, x.server, ok = x.h.endpoint(x.r.URL.Path); !ok {
+		x.refuse(http.StatusNotFound, mcp.CodeInvalidRequest, "There is no such endpoint. /mcp serves all tool servers, /mcp/NAME the one of that name in the config; so do /sse and /sse/NAME for clients of 2024-11-05.")
 		return false
 	}
 	x.q.Server = x.server

@@ -87,6 +87,9 @@ type Settings struct {
 	// OwnTools lists await_call, cancel_call and list_calls beside the tool
 	// servers' tools. Who knows them is served in any case.
 	OwnTools bool
+	// Sessionless serves legacy requests that name no session, as ones of
+	// 2025-03-26, instead of refusing them (SPEC §5.3).
+	Sessionless bool
 	// TellEnds says where ends of calls that were handed off are told.
 	TellEnds TellEnds
 	// Extensions are what the operator lets through of what longcall does not
@@ -189,6 +192,7 @@ type Handler struct {
 	spent     context.Context // is over: for looking without waiting
 	unwatch   func()
 	subs      subscriptions
+	old       oldStreams
 	asked     sessionTasks
 	comebacks comebacks
 	own       ownResources // nil if there are none
@@ -264,8 +268,17 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{h: h, r: r, set: h.opt.Settings()}
 	x.out.init(w, r, x.set.WriteTimeout)
 	x.q.Start, x.q.Method = x.out.start, r.Method
-	defer x.done()
 	if !x.guard() {
+		x.done()
+		return
+	}
+	if x.at == atMessages {
+		x.postOld() // it, or what answers it, says how it went
+		return
+	}
+	defer x.done()
+	if x.at == atStream {
+		x.openOld()
 		return
 	}
 	switch r.Method {
@@ -284,20 +297,47 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// endpoint is the server that a path names; "" stands for all.
-func (h *Handler) endpoint(path string) (server string, ok bool) {
-	rest, ok := strings.CutPrefix(path, "/mcp")
-	if !ok {
-		return "", false
+// place of an endpoint.
+type endpointKind uint8
+
+const (
+	atMCP      endpointKind = iota // /mcp, /mcp/{server}: Streamable HTTP
+	atStream                       // /sse, /sse/{server}: the stream of 2024-11-05
+	atMessages                     // where that one's messages are posted to
+)
+
+// Serves says whether a path is one of the agents' endpoints.
+func Serves(path string) bool {
+	_, _, ok := cutEndpoint(path)
+	return ok
+}
+
+// cutEndpoint takes a path apart; server is empty for all.
+func cutEndpoint(path string) (at endpointKind, server string, ok bool) {
+	for kind, root := range [...]string{atMCP: "/mcp", atStream: "/sse", atMessages: pathMessages} {
+		rest, found := strings.CutPrefix(path, root)
+		if !found {
+			continue
+		}
+		switch server, sub := strings.CutPrefix(strings.TrimSuffix(rest, "/"), "/"); {
+		case sub:
+			return endpointKind(kind), server, kind != int(atMessages)
+		case server == "":
+			return endpointKind(kind), "", true
+		}
 	}
-	rest = strings.TrimSuffix(rest, "/")
-	if rest == "" {
-		return "", true
+	return 0, "", false
+}
+
+// endpoint finds what a path names; server is empty for all.
+func (h *Handler) endpoint(path string) (at endpointKind, server string, ok bool) {
+	at, server, ok = cutEndpoint(path)
+	if !ok || server == "" {
+		return at, server, ok
 	}
-	server, ok = strings.CutPrefix(rest, "/")
 	// A catalog may know servers that only those hear of who know their name.
 	if p, is := h.opt.Catalog.(interface{ Private(server string) bool }); is && p.Private(server) {
-		return server, ok
+		return at, server, true
 	}
-	return server, ok && slices.Contains(h.opt.Catalog.Servers(), server)
+	return at, server, slices.Contains(h.opt.Catalog.Servers(), server)
 }

@@ -25,6 +25,12 @@ func (x *exchange) serveLegacy(m *mcp.Message) *attachment {
 	if s == nil {
 		return nil
 	}
+	return x.serveSession(s, m)
+}
+
+// serveSession serves a message in its session, which is in use until the message,
+// or the attachment that it returns, has been served.
+func (x *exchange) serveSession(s *session, m *mcp.Message) *attachment {
 	defer func() {
 		if s != nil {
 			s.done()
@@ -132,20 +138,21 @@ func (x *exchange) legacyCall(m *mcp.Message, s *session) (*attachment, []byte) 
 	return a, answer
 }
 
-// initialize opens a session. It never waits for a tool server (A3).
-func (x *exchange) initialize(m *mcp.Message) {
+// initialize opens a session; nil if there is none. It never waits for a tool
+// server (A3).
+func (x *exchange) initialize(m *mcp.Message) *session {
 	id := m.ID.Of(m.Raw)
 	if m.Kind != mcp.Request {
 		x.fail(http.StatusBadRequest, nil, mcp.CodeInvalidRequest, "initialize must be a request with an id.", nil)
-		return
+		return nil
 	}
 	asked, ok := mcp.String(m.Version.Of(m.Raw))
 	if !ok {
 		x.fail(http.StatusBadRequest, id, mcp.CodeInvalidParams, "initialize needs params.protocolVersion, a string.", nil)
-		return
+		return nil
 	}
 	x.version = mcp.LatestLegacy
-	if slices.Contains(mcp.LegacyVersions, asked) {
+	if slices.Contains(mcp.LegacyVersions, asked) || x.old && asked == mcp.V20241105 {
 		x.version = asked
 	}
 	x.q.Era = x.version
@@ -154,11 +161,15 @@ func (x *exchange) initialize(m *mcp.Message) {
 		caps = bytes.Clone(m.Raw[f.val : f.val+skipValue(m.Raw[f.val:], 0)])
 	}
 	client := clientName(m.ClientInfo.Of(m.Raw))
-	s, ok := x.h.sessions.open(x.q.Principal, x.server, x.version, client, caps)
+	store := x.h.sessions.store
+	if x.old {
+		store = nil
+	}
+	s, ok := x.h.sessions.openIn(store, x.q.Principal, x.server, x.version, client, caps)
 	if !ok {
 		x.out.w.Header().Set("Retry-After", "60")
 		x.fail(http.StatusTooManyRequests, id, mcp.CodeInternal, "Too many sessions are busy. Try again later.", nil)
-		return
+		return nil
 	}
 	x.q.Session = s.id
 	x.observe()
@@ -172,6 +183,7 @@ func (x *exchange) initialize(m *mcp.Message) {
 	b = append(b, x.h.info...)
 	b = x.appendInstructions(b)
 	x.result(id, append(b, '}'))
+	return s
 }
 
 // session finds the session of a request that is not initialize, and holds it
@@ -180,6 +192,11 @@ func (x *exchange) initialize(m *mcp.Message) {
 // differs from the session's is.
 func (x *exchange) session(id []byte) *session {
 	name, present, ok := only(x.r.Header, mcp.HeaderSession)
+	if !present && x.set.Sessionless {
+		s := x.alone()
+		x.enter(s)
+		return s
+	}
 	if !present || !ok || name == "" {
 		x.fail(http.StatusBadRequest, id, mcp.CodeInvalidRequest, "There is no session: send initialize first, then its Mcp-Session-Id header with every request. A client of "+mcp.LatestModern+" puts "+mcp.MetaKeyVersion+" into params._meta instead.", nil)
 		return nil
@@ -189,7 +206,7 @@ func (x *exchange) session(id []byte) *session {
 		x.fail(http.StatusNotFound, id, mcp.CodeInvalidRequest, "This session is not known any more. Send initialize, without a session id, for a new one.", nil)
 		return nil
 	}
-	x.version, x.q.Era, x.q.Session = s.version, s.version, s.id
+	x.enter(s)
 	if v, present, ok := only(x.r.Header, mcp.HeaderVersion); !ok || present && v != s.version {
 		s.done()
 		x.fail(http.StatusBadRequest, id, mcp.CodeInvalidRequest, "Mcp-Protocol-Version must be "+s.version+", which this session negotiated.", nil)
@@ -198,11 +215,30 @@ func (x *exchange) session(id []byte) *session {
 	return s
 }
 
+// enter notes whose session the request is of.
+func (x *exchange) enter(s *session) {
+	x.version, x.q.Era, x.q.Session = s.version, s.version, s.id
+}
+
+// alone is the session of one request of a client that sends no initialize
+// (allow_sessionless_legacy): nobody else finds it, and nothing can be resumed or
+// cancelled in it.
+func (x *exchange) alone() *session {
+	version := mcp.V20250326 // what a missing header means (SPEC §5.3)
+	if v, _, _ := only(x.r.Header, mcp.HeaderVersion); slices.Contains(mcp.LegacyVersions, v) {
+		version = v
+	}
+	return &session{
+		principal: x.q.Principal, server: x.server, version: version,
+		used: time.Now(), sweepAt: sweepCalls, posts: 1, news: newChanges(),
+	}
+}
+
 // cancelled passes a cancel on to the call that it names. One that is unknown,
 // finished or malformed is ignored (A1).
 func (x *exchange) cancelled(s *session, m *mcp.Message) {
 	raw := m.RequestID.Of(m.Raw)
-	if raw == nil {
+	if raw == nil || s.id == "" { // without a session, ids of requests are not unique
 		return
 	}
 	end := call.End{By: "agent", Text: "The agent cancelled the call."}
@@ -266,7 +302,7 @@ func (x *exchange) listen(s *session) {
 	streamHead(out.w.Header())
 	out.head(http.StatusOK)
 	out.write(commentOpen)
-	tick := time.NewTicker(streamComment)
+	tick := time.NewTicker(x.streamBeat())
 	defer tick.Stop()
 	var w *watch
 	var wake <-chan struct{}

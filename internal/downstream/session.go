@@ -159,6 +159,12 @@ var sessionIDs = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadd
 
 // open makes a session; ok is false if there are too many busy ones.
 func (ss *sessions) open(principal, server, version, client string, caps []byte) (s *session, ok bool) {
+	return ss.openIn(ss.store, principal, server, version, client, caps)
+}
+
+// openIn is open for a session that store keeps for the next process; nil for one
+// that ends with its stream.
+func (ss *sessions) openIn(store SessionStore, principal, server, version, client string, caps []byte) (s *session, ok bool) {
 	var b [16]byte
 	rand.Read(b[:])
 	s = &session{
@@ -173,11 +179,11 @@ func (ss *sessions) open(principal, server, version, client string, caps []byte)
 		return nil, false
 	}
 	ss.m[s.id] = s
-	if ss.store != nil {
+	if store != nil {
 		if len(caps) > maxCaps {
 			caps = nil
 		}
-		ss.store.PutSession(StoredSession{
+		store.PutSession(StoredSession{
 			Hash: sessionHash(s.id), Principal: principal, Server: server, Version: version, Client: client, Used: s.used, Data: caps,
 		})
 	}
