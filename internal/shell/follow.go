@@ -10,8 +10,9 @@ import (
 )
 
 // How the shim is looked for when its connection broke: from redialFirst on,
-// twice as long each time, up to redialMost. After silentFor without an answer
-// the process counts as unsupervised.
+// twice as long each time, up to redialMost. A shim that says nothing for
+// silentFor after it was asked does not answer: it is stopped, or cannot be
+// reached, and its process counts as unsupervised until it answers.
 const (
 	redialFirst = 2 * time.Millisecond
 	redialMost  = time.Second
@@ -23,24 +24,24 @@ const (
 // Manager.
 func (m *Manager) follow(p *Process, conn net.Conn) {
 	seen := conn != nil // its shim was there in our time
-	for {
+	for m.ctx.Err() == nil {
 		if conn != nil {
 			got := m.listen(p, conn)
-			seen = seen || got
 			if p.treeGone() {
 				p.reapShim()
 				m.finished(p)
 				return
 			}
+			if !got {
+				m.unanswered(p)
+			}
+			seen = seen || got
 		}
 		var gone bool
 		if conn, gone = m.redial(p); gone {
 			p.reapShim()
 			m.orphaned(p, seen)
 			return
-		}
-		if conn == nil {
-			return // closed
 		}
 	}
 }
@@ -50,8 +51,7 @@ func (m *Manager) listen(p *Process, conn net.Conn) (got bool) {
 	defer conn.Close()
 	stop := context.AfterFunc(m.ctx, func() { conn.Close() })
 	defer stop()
-	// A shim that is stopped takes connections and says nothing.
-	conn.SetReadDeadline(time.Now().Add(max(silentFor, startWait)))
+	conn.SetReadDeadline(time.Now().Add(silentFor))
 	snapshots(conn, func(s snapshot) {
 		if !got {
 			conn.SetReadDeadline(time.Time{})
@@ -93,11 +93,11 @@ func (m *Manager) redial(p *Process) (conn net.Conn, gone bool) {
 	return nil, false
 }
 
-// unanswered is for a shim that is there and cannot be reached.
+// unanswered is for a shim that is there and does not answer.
 func (m *Manager) unanswered(p *Process) {
 	var mt meta
-	if ok, _ := load(p.dir, metaFile, &mt); ok && !p.Status().State.Final() && alive(mt.Leader) {
-		p.take(snapshot{State: Running, PID: mt.Leader.PID, ExitCode: -1, Started: mt.Started, Total: p.Status().Total})
+	if ok, _ := load(p.dir, metaFile, &mt); ok && mt.Leader.PID > 0 && !p.Status().State.Final() {
+		p.take(snapshot{State: Running, PID: mt.Leader.PID, ExitCode: -1, Started: mt.Started, Total: p.size()})
 		p.setUnsupervised(true)
 	}
 }

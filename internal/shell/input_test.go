@@ -111,6 +111,7 @@ func TestInputOnce(t *testing.T) {
 
 // Input that is not read is bounded, and delays nobody.
 func TestInputIsNotRead(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	p := r.start("exec sleep 600", withPipe)
 	start := time.Now()
@@ -180,6 +181,7 @@ func onTerminal([]string) int {
 
 // SHELL §7: a terminal, its size, ctrl-c and ctrl-d.
 func TestTerminal(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	p := r.start("", withTTY, func(c *Command) { c.Argv = []string{os.Args[0], "terminal"} })
 	r.says(p, "ready")
@@ -190,6 +192,11 @@ func TestTerminal(t *testing.T) {
 	r.says(p, "132x50")
 	r.typeIn(p, Input{Text: "hello", Keys: []string{"enter"}})
 	r.says(p, "got hello")
+	if _, err := p.Input(t.Context(), Input{Text: "short\n" + strings.Repeat("x", maxLine+1)}); err == nil || !strings.Contains(err.Error(), "shorter lines") {
+		t.Errorf("a long line: %v", err)
+	}
+	r.typeIn(p, Input{Text: strings.Repeat("x", maxLine) + "\n"})
+	r.says(p, "got "+strings.Repeat("x", maxLine)+"\r\n")
 	r.typeIn(p, Input{Keys: []string{"ctrl-c"}})
 	r.says(p, "int\r\n")
 	r.typeIn(p, Input{Keys: []string{"ctrl-d"}})
@@ -217,6 +224,7 @@ func TestTerminalIsDrained(t *testing.T) {
 
 // SHELL §2: the hint that a command waits for input.
 func TestWaiting(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("this system does not tell")
 	}

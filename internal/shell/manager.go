@@ -20,6 +20,10 @@ import (
 // longer is not given up, and its process stays in Starting.
 const startWait = 10 * time.Second
 
+// openWait bounds how long Open waits for the shims that it finds, all
+// together: longer than one may be silent before it counts as not answering.
+const openWait = silentFor + time.Second
+
 // Manager starts processes, and knows those that run, whoever started them.
 type Manager struct {
 	opts   Options
@@ -38,7 +42,8 @@ type Manager struct {
 // Open finds out what became of the processes in o.Dir, and follows those that
 // run: by their shim's socket, else by what they left, else by the identity of
 // the leader, else they are Lost (SHELL §3). It returns when the state of each
-// is known, or ctx is done. The caller calls Close.
+// is known, or after some seconds, with those that are not in Starting; with
+// ctx's error when that is done. The caller calls Close.
 func Open(ctx context.Context, o Options) (*Manager, error) {
 	if !Supported {
 		return nil, ErrUnsupported
@@ -101,9 +106,13 @@ func (m *Manager) reconcile(ctx context.Context) error {
 		m.procs[p.id] = p
 		m.wg.Go(func() { m.follow(p, nil) })
 	}
+	patience := time.After(openWait)
 	for _, p := range found {
 		select {
 		case <-p.known:
+		case <-patience:
+			m.log.Warn("what became of a process is not known yet", "process_id", p.id)
+			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -163,6 +172,7 @@ func (m *Manager) Start(ctx context.Context, c Command) (*Process, error) {
 	case <-p.known:
 	case <-t.C:
 	case <-ctx.Done():
+	case <-m.ctx.Done():
 	}
 	return p, nil
 }

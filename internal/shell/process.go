@@ -110,13 +110,16 @@ func (p *Process) Notify(wake chan struct{}) (stop func()) {
 }
 
 // Output opens the output, also while more is written. ErrOutputGone if it was
-// removed to make room.
+// removed to make room, ErrNoOutput if the command never ran.
 func (p *Process) Output() (*spool.Reader, error) {
 	r, err := spool.Open(p.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, ErrOutputGone
+	if !errors.Is(err, fs.ErrNotExist) {
+		return r, err
 	}
-	return r, err
+	if p.Status().Total == 0 {
+		return nil, ErrNoOutput
+	}
+	return nil, ErrOutputGone
 }
 
 // Waiting says whether the command seems to wait for input: one of its

@@ -1,6 +1,8 @@
 package shell
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +18,15 @@ func (m *Manager) finished(p *Process) {
 		return
 	}
 	p.finish()
+	if _, err := os.Stat(filepath.Join(p.dir, exitFile)); errors.Is(err, fs.ErrNotExist) {
+		// The shim could not store it: the next manager would call it Lost.
+		p.mu.Lock()
+		s := p.snap
+		p.mu.Unlock()
+		if err := store(p.dir, exitFile, s, true); err != nil {
+			m.log.Error("the end of a process cannot be stored", "process_id", p.id, "error", err)
+		}
+	}
 	m.mu.Lock()
 	m.kept += outputSize(p.dir)
 	full := m.kept > m.opts.SpoolTotal

@@ -141,5 +141,6 @@ var (
 	ErrUnsupported = errors.New("longcall cannot run commands on this system: it needs Linux or macOS")
 	ErrClosed      = errors.New("longcall is stopping: nothing was started; try again in some seconds")
 	ErrOutputGone  = errors.New("the output was removed to make room for that of later commands; how the command ended is still known")
+	ErrNoOutput    = errors.New("the command never ran, and so there is no output")
 	ErrEnded       = errors.New("the command has ended: nothing was typed")
 )

@@ -77,7 +77,7 @@ func Shim(args []string) int {
 }
 
 func runShim(dir string) error {
-	debug.SetGCPercent(50)
+	defer time.AfterFunc(time.Second, debug.FreeOSMemory).Stop() // what starting took
 	syscall.CloseOnExec(firstListenerFD)
 	syscall.CloseOnExec(lockFD)
 	first, err := net.FileConn(os.NewFile(firstListenerFD, "listener"))

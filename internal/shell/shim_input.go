@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -104,6 +105,9 @@ func (w *inputWriter) put(in *Input, signal func(name string)) (Typed, error) {
 			return Typed{Unread: w.unread()}, fmt.Errorf("the command does not read its input: %d bytes wait for it, and at most %d may; nothing was typed", w.unread(), MaxInput)
 		}
 	}
+	if err := w.fits(t.data); err != nil {
+		return Typed{}, err
+	}
 	if err := w.remember(in); err != nil {
 		return Typed{}, err
 	}
@@ -133,6 +137,31 @@ func (w *inputWriter) put(in *Input, signal func(name string)) (Typed, error) {
 		return Typed{}, errors.New("the command closed its input before it had read all of this")
 	}
 	return Typed{}, nil
+}
+
+// fits refuses a line that a terminal would cut short without a word, as all do
+// that collect lines for the command.
+func (w *inputWriter) fits(data string) error {
+	if !w.tty || len(data) <= maxLine {
+		return nil
+	}
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var mode *unix.Termios
+	if cerr := raw.Control(func(fd uintptr) { mode, err = unix.IoctlGetTermios(int(fd), ioctlMode) }); cerr != nil || err != nil {
+		return errors.Join(cerr, err)
+	}
+	if mode.Lflag&unix.ICANON == 0 {
+		return nil
+	}
+	for line := range strings.FieldsFuncSeq(data, func(r rune) bool { return r == '\n' || r == '\r' || r == 4 }) {
+		if len(line) > maxLine {
+			return fmt.Errorf("a line has %d bytes, and this terminal takes at most %d in one; nothing was typed: use shorter lines, or stdin: \"pipe\" instead of a terminal", len(line), maxLine)
+		}
+	}
+	return nil
 }
 
 func (w *inputWriter) unread() int64 { return int64(len(w.queue) + w.busy) }

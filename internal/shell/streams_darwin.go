@@ -2,9 +2,15 @@ package shell
 
 import (
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
-const ioctlPending = 0x4004667f // FIONREAD of sys/filio.h
+const (
+	ioctlPending = 0x4004667f // FIONREAD of sys/filio.h
+	ioctlMode    = unix.TIOCGETA
+	maxLine      = 1023 // bytes that a terminal collects before the end of a line
+)
 
 func widen(*os.File) {}
 

@@ -6,7 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const ioctlPending = unix.TIOCINQ // FIONREAD of pipes
+const (
+	ioctlPending = unix.TIOCINQ // FIONREAD of pipes
+	ioctlMode    = unix.TCGETS
+	maxLine      = 4095 // bytes that a terminal collects before the end of a line
+)
 
 // pipeSize in bytes is enough for a command and its shim to take turns less
 // often, and keeps 64 commands within what one user may have of pipes.

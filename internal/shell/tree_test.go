@@ -167,6 +167,7 @@ func TestStopWithSignal(t *testing.T) {
 // SHELL §7: kill -9 of the shim is Lost, at once and for ever; the command may
 // live on, which is said, and it can be stopped.
 func TestShimKilled(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	p := r.start("echo here; exec sleep 600")
 	r.says(p, "here")
@@ -232,6 +233,7 @@ func TestUnsupervised(t *testing.T) {
 
 // SHELL §3: a process id alone is nobody.
 func TestIdentity(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	stranger := r.start("echo $$; exec sleep 600")
 	id := r.printed(stranger, 1)[0]
