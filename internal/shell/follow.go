@@ -97,8 +97,8 @@ func (m *Manager) redial(p *Process) (conn net.Conn, gone bool) {
 func (m *Manager) unanswered(p *Process) {
 	var mt meta
 	if ok, _ := load(p.dir, metaFile, &mt); ok && mt.Leader.PID > 0 && !p.Status().State.Final() {
+		p.setUnsupervised(true) // before anybody takes it for known
 		p.take(snapshot{State: Running, PID: mt.Leader.PID, ExitCode: -1, Started: mt.Started, Total: p.size()})
-		p.setUnsupervised(true)
 	}
 }
 
@@ -123,8 +123,8 @@ func (m *Manager) orphaned(p *Process, seen bool) {
 	s = snapshot{State: Lost, PID: mt.Leader.PID, ExitCode: -1, Started: mt.Started, Total: p.size()}
 	if alive(mt.Leader) && !seen {
 		s.State = Running
+		p.setUnsupervised(true) // before anybody takes it for known
 		p.take(s)
-		p.setUnsupervised(true)
 		if awaitGone(m.ctx, mt.Leader) != nil {
 			return
 		}
