@@ -24,6 +24,8 @@ import (
 	"github.com/longcall/longcall/internal/journal/sqlite"
 	"github.com/longcall/longcall/internal/mcp"
 	"github.com/longcall/longcall/internal/policy"
+	"github.com/longcall/longcall/internal/shell"
+	"github.com/longcall/longcall/internal/shell/tools"
 	"github.com/longcall/longcall/internal/telemetry"
 	"github.com/longcall/longcall/internal/upstream"
 )
@@ -57,6 +59,9 @@ type App struct {
 	tel     *telemetry.Telemetry
 	journal *sqlite.Journal
 	pool    *upstream.Pool
+	manager *shell.Manager // nil: the shell is off
+	shell   *tools.Tools
+	runner  *runner
 	engine  *call.Engine
 	handler *downstream.Handler
 	server  *http.Server
@@ -115,9 +120,6 @@ func New(o Options) (_ *App, err error) {
 	if o.NoAuth && !config.IsLoopback(c.Listen) {
 		return nil, fmt.Errorf("--no-auth is for loopback addresses only, and listen is %s: whoever reaches it could run your tools. Leave out --no-auth, or listen on 127.0.0.1", c.Listen)
 	}
-	if c.Shell.Enabled {
-		return nil, errors.New("shell.enabled: the shell is not in this version; write enabled: false, or remove shell")
-	}
 	if err := openState(c.State); err != nil {
 		return nil, err
 	}
@@ -152,13 +154,20 @@ func New(o Options) (_ *App, err error) {
 	a.onStop("tool servers", func(ctx context.Context) error { a.pool.Stop(ctx); return nil })
 	a.pool.SetServers(servers(c, a.snap.Load().rules))
 
-	a.engine = call.NewEngine(a.journal, a.tel.Runner(runner{a.pool, &a.wraps}), call.Options{
+	if err := a.openShell(ctx, c); err != nil {
+		return nil, err
+	}
+	a.runner = &runner{pool: a.pool, wraps: &a.wraps, shell: a.shell}
+	a.engine = call.NewEngine(a.journal, a.tel.Runner(a.runner), call.Options{
 		Epoch:    a.journal.Epoch(),
 		Refuse:   c.Journal.OnFailure == config.FailureRefuse,
 		Observer: a.tel,
 		Window:   unlimited(c.AttachWindow), // 0: nothing that has ended is shown again
 		Orphan:   a.orphan,
 	})
+	if a.shell != nil {
+		a.shell.Bind(a.engine)
+	}
 	adopted, lost, err := a.engine.Recover(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("take up the calls of the last run in %s: %w", JournalPath(c.State), err)
@@ -186,6 +195,7 @@ func New(o Options) (_ *App, err error) {
 		Info:     downstream.ServerInfo{Name: "longcall", Version: o.Version},
 		Observer: observed{requests{a.tel}, &a.front},
 		Log:      o.Log,
+		Shell:    a.shellSide(),
 
 		SessionEnded: a.pool.EndSession,
 	})
@@ -400,8 +410,14 @@ func (a *App) Run(ctx context.Context) error {
 	drain := a.snap.Load().config.Shutdown.Drain
 	a.log.Info("stopping", "in_flight", a.engine.InFlight(), "drain", drain)
 	bound, cancelDrain := context.WithTimeout(context.Background(), drain)
+	a.runner.stopping.Store(a.stopsCommands(!replaced.IsZero()))
 	a.engine.Stop(bound)
 	cancelDrain()
+	if a.runner.stopping.Load() { // what lives on of commands that have ended
+		bound, cancel := context.WithTimeout(context.Background(), stopTime)
+		a.manager.StopAll(bound, "shutdown")
+		cancel()
+	}
 	a.handler.Stop()
 	if !replaced.IsZero() {
 		a.lingerReplaced(replaced, drain)
@@ -437,6 +453,9 @@ func opened(j config.Journal) string {
 	return fmt.Sprint(j)
 }
 
+// openedShell is what of the shell's config is fixed at the start.
+func openedShell(s config.Shell) string { return fmt.Sprint(s.Enabled, s.PerOwner, s.Total, s.Spool) }
+
 // Reload reads the config again. One that is wrong changes nothing and says
 // why. Running calls keep the rules that they started with. What needs a new
 // start (listen, state, journal) is said and left as it is.
@@ -459,7 +478,7 @@ func (a *App) Reload() error {
 	for key, changed := range map[string]bool{
 		"listen": c.Listen != old.Listen, "state": c.State != old.State,
 		"journal": opened(c.Journal) != opened(old.Journal), "request.headers": c.Request.Headers != old.Request.Headers,
-		"attach_window": c.AttachWindow != old.AttachWindow,
+		"attach_window": c.AttachWindow != old.AttachWindow, "shell": openedShell(c.Shell) != openedShell(old.Shell),
 	} {
 		if changed {
 			a.log.Warn("this part of the config takes effect at the next start only", "key", key)

@@ -46,8 +46,13 @@ func newSnapshot(c *config.Config) *snapshot {
 			OwnTools:       handsOff(c),
 			KeepArguments:  redactor.Kept,
 			Digest:         policy.Digest,
+			TellEnds:       tellEnds[c.Shell.Digest],
 		},
 	}
+}
+
+var tellEnds = map[config.Digest]downstream.TellEnds{
+	config.DigestAll: downstream.TellWithAll, config.DigestOwn: downstream.TellWithOwn, config.DigestOff: downstream.TellNever,
 }
 
 // handsOff says whether any call can be handed off, so that agents need the tools

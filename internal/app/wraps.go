@@ -25,6 +25,7 @@ import (
 	"github.com/longcall/longcall/internal/config"
 	"github.com/longcall/longcall/internal/downstream"
 	"github.com/longcall/longcall/internal/mcp"
+	"github.com/longcall/longcall/internal/shell/tools"
 	"github.com/longcall/longcall/internal/upstream"
 )
 
@@ -256,25 +257,36 @@ func (ws *wraps) count(server string) (done func()) {
 	}
 }
 
-// runner counts the calls that run on wrapped servers: those stay as long.
+// runner gives calls to the shell or to the pool. It counts those that run on
+// wrapped servers: those stay as long.
 type runner struct {
-	call.Runner
-	wraps *wraps
+	pool     *upstream.Pool
+	wraps    *wraps
+	shell    *tools.Tools // nil: off
+	stopping atomic.Bool  // commands end with this process
 }
 
-var _ call.Resumer = runner{}
+var _ call.Resumer = (*runner)(nil)
 
 // Run carries a call; see call.Runner.
-func (r runner) Run(ctx context.Context, x *call.Exec) call.Answer {
+func (r *runner) Run(ctx context.Context, x *call.Exec) call.Answer {
+	if r.isCommand(x.Spec.Server) {
+		return r.runCommand(ctx, x)
+	}
 	defer r.wraps.count(x.Spec.Server)()
-	return r.Runner.Run(ctx, x)
+	return r.pool.Run(ctx, x)
 }
 
 // Resumable implements call.Resumer.
-func (r runner) Resumable(rec *call.Record) bool {
-	in, ok := r.Runner.(call.Resumer)
-	return ok && in.Resumable(rec)
+func (r *runner) Resumable(rec *call.Record) bool {
+	if r.isCommand(rec.Server) {
+		return !r.stopping.Load() && r.shell.Resumable(rec)
+	}
+	return r.pool.Resumable(rec)
 }
+
+// Leaves says that a command loses nothing if it is left at once.
+func (r *runner) Leaves(rec *call.Record) bool { return r.isCommand(rec.Server) }
 
 // use puts a config in force, with the wraps over it. a.reload is held.
 func (a *App) use(c *config.Config) {
@@ -284,6 +296,9 @@ func (a *App) use(c *config.Config) {
 	a.snap.Store(snap)
 	a.tel.SetServers(c.Enabled())
 	a.pool.SetServers(servers(c, snap.rules))
+	if a.shell != nil {
+		a.shell.Configure(a.commands(c))
+	}
 }
 
 // rewrap puts the wraps as they are now in force.

@@ -356,6 +356,13 @@ type Resumer interface {
 	Resumable(r *Record) bool
 }
 
+// Leaver is a Resumer that has calls which lose nothing if they are left at any
+// time, because what they wait for goes on by itself.
+type Leaver interface {
+	// Leaves says whether Stop need not wait for the call's end.
+	Leaves(r *Record) bool
+}
+
 // Runner carries one call to its tool server.
 type Runner interface {
 	// Run does the call's work: it connects, calls x.Dispatched right before

@@ -520,14 +520,18 @@ func (e *Engine) InFlight() int {
 	return len(e.calls)
 }
 
-// Stop takes no new calls, waits until those that run have ended or ctx is
-// done, then leaves those that the next process can take up again where they
+// Stop takes no new calls, leaves those that need not be waited for (Leaver) and
+// waits until the others have ended or ctx is done, then leaves those that the next process can take up again where they
 // are, ends the rest as interrupted, and returns when nothing of the engine runs
 // any more (I8).
 func (e *Engine) Stop(ctx context.Context) {
 	e.mu.Lock()
 	e.stopping = true
+	running := slices.Collect(maps.Values(e.calls))
 	e.mu.Unlock()
+	for _, c := range running {
+		c.leaveNow()
+	}
 	done := make(chan struct{})
 	go func() { e.wg.Wait(); close(done) }()
 	select {
@@ -535,7 +539,7 @@ func (e *Engine) Stop(ctx context.Context) {
 	case <-ctx.Done():
 		e.mu.Lock()
 		e.shutdown = &Cause{End{Outcome: Interrupted, By: "shutdown", Text: "Outcome unknown: longcall is restarting and could not wait for this call. The tool server was told to cancel; it may have taken effect all the same. Check before you call it again."}}
-		running := slices.Collect(maps.Values(e.calls))
+		running = slices.Collect(maps.Values(e.calls))
 		e.mu.Unlock()
 		for _, c := range running {
 			c.end(c.stopCause(e.shutdown))

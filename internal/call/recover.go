@@ -22,12 +22,31 @@ type Resume struct {
 // the next one can take the call up again.
 var ErrLeft = errors.New("longcall stops; the call stays with its tool server")
 
-// stopCause is ErrLeft for a call that can be taken up again, else the shutdown.
-func (c *Call) stopCause(shutdown *Cause) error {
+// leaveNow leaves a call that a stop need not wait for.
+func (c *Call) leaveNow() {
+	l, ok := c.e.runner.(Leaver)
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	leaves := l.Leaves(&c.rec)
+	c.mu.Unlock()
+	if leaves && c.canStay() {
+		c.end(ErrLeft)
+	}
+}
+
+// canStay says whether a call can be taken up again by the next process.
+func (c *Call) canStay() bool {
 	r, ok := c.e.runner.(Resumer)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if ok && c.stored && !c.cancelled && r.Resumable(&c.rec) {
+	return ok && c.stored && !c.cancelled && r.Resumable(&c.rec)
+}
+
+// stopCause is ErrLeft for a call that can be taken up again, else the shutdown.
+func (c *Call) stopCause(shutdown *Cause) error {
+	if c.canStay() {
 		return ErrLeft
 	}
 	return shutdown

@@ -347,6 +347,23 @@ func (m *Manager) running() []*Process {
 	return list
 }
 
+// Stats are how many commands run, or left something running, and about how
+// many bytes of output of all are kept.
+func (m *Manager) Stats() (running int, output int64) {
+	list := m.running()
+	m.mu.Lock()
+	output = m.kept
+	m.mu.Unlock()
+	most := m.opts.Caps.Total
+	if most <= 0 {
+		most = spool.DefaultCaps.Total
+	}
+	for _, p := range list {
+		output += min(p.Status().Total, most)
+	}
+	return len(list), output
+}
+
 // StopAll stops what runs, each with its own grace, and returns when that is
 // done or ctx is: for commands that are not to outlive the server.
 func (m *Manager) StopAll(ctx context.Context, by string) {

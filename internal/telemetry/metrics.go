@@ -39,6 +39,7 @@ type metrics struct {
 
 	servers  atomic.Pointer[[]string] // nil: not told yet
 	journal  atomic.Pointer[func() JournalStats]
+	shell    atomic.Pointer[func() ShellStats] // nil: it is off
 	logDrops atomic.Pointer[func() uint64]
 }
 
@@ -221,11 +222,13 @@ var (
 	operations = prometheus.NewDesc("longcall_journal_operations_total", "Operations that were stored in those transactions.", nil, nil)
 	unkept     = prometheus.NewDesc("longcall_journal_dropped_operations_total", "Operations that the journal dropped, because its queue was full or it could not store them.", nil, nil)
 	failing    = prometheus.NewDesc("longcall_journal_failing", "1 if the last transaction failed.", nil, nil)
+	commands   = prometheus.NewDesc("longcall_shell_commands_running", "Commands of the shell of which something still runs.", nil, nil)
+	output     = prometheus.NewDesc("longcall_shell_output_bytes", "Bytes of output that is kept of the shell's commands.", nil, nil)
 	logDrops   = prometheus.NewDesc("longcall_log_dropped_lines_total", "Log lines that were dropped, because nobody read them fast enough.", nil, nil)
 )
 
 func (pulled) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{queueBytes, journalLag, commits, operations, unkept, failing, logDrops} {
+	for _, d := range []*prometheus.Desc{queueBytes, journalLag, commits, operations, unkept, failing, commands, output, logDrops} {
 		ch <- d
 	}
 }
@@ -243,6 +246,11 @@ func (p pulled) Collect(ch chan<- prometheus.Metric) {
 			bad = 1
 		}
 		ch <- prometheus.MustNewConstMetric(failing, prometheus.GaugeValue, bad)
+	}
+	if f := p.m.shell.Load(); f != nil {
+		s := (*f)()
+		ch <- prometheus.MustNewConstMetric(commands, prometheus.GaugeValue, float64(s.Running))
+		ch <- prometheus.MustNewConstMetric(output, prometheus.GaugeValue, float64(s.OutputBytes))
 	}
 	if f := p.m.logDrops.Load(); f != nil {
 		ch <- prometheus.MustNewConstMetric(logDrops, prometheus.CounterValue, float64((*f)()))

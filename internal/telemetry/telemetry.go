@@ -220,6 +220,15 @@ type JournalStats struct {
 // scrape.
 func (t *Telemetry) SetJournal(stats func() JournalStats) { t.metrics.journal.Store(&stats) }
 
+// ShellStats are the shell's own numbers.
+type ShellStats struct {
+	Running     int   // commands of which something still runs
+	OutputBytes int64 // of output that is kept of all commands
+}
+
+// SetShell says where the shell's numbers come from. It is asked at each scrape.
+func (t *Telemetry) SetShell(stats func() ShellStats) { t.metrics.shell.Store(&stats) }
+
 // SetLogDrops says where the number of log lines that were dropped comes from,
 // such as Sink.Dropped.
 func (t *Telemetry) SetLogDrops(drops func() uint64) { t.metrics.logDrops.Store(&drops) }

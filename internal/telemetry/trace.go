@@ -363,6 +363,12 @@ func (t *Tracing) close(id call.ID, c *callSpan) {
 	c.span.end(c.ended)
 }
 
+// Leaves implements call.Leaver for those that next leaves.
+func (r runner) Leaves(rec *call.Record) bool {
+	next, ok := r.next.(call.Leaver)
+	return ok && next.Leaves(rec)
+}
+
 // Resumable implements call.Resumer for those that next can take up.
 func (r runner) Resumable(rec *call.Record) bool {
 	next, ok := r.next.(call.Resumer)

@@ -37,9 +37,9 @@ type Settings struct {
 	MaxRuntime time.Duration
 	// NonzeroIsError makes a non-zero exit code a tool error.
 	NonzeroIsError bool
-	// Yield is the default yield for a client that names none; nil, or 0 from it,
+	// Yield is the default yield of an agent that names none; nil, or 0 from it,
 	// is DefaultYield.
-	Yield func(client string) time.Duration
+	Yield func(principal, client string) time.Duration
 	// Allowed says who may use the shell; nil is everybody.
 	Allowed func(principal string) bool
 }
@@ -155,7 +155,7 @@ func (t *Tools) Plan(_ context.Context, ask *Ask) (plan *Plan, wrong string) {
 	}
 	yield := DefaultYield
 	if s.Yield != nil {
-		if d := s.Yield(ask.Client); d > 0 {
+		if d := s.Yield(ask.Principal, ask.Client); d > 0 {
 			yield = min(d, MaxYield)
 		}
 	}
