@@ -181,6 +181,9 @@ type Spec struct {
 
 	// Method is the request's; empty means tools/call. It is not stored.
 	Method string
+	// LogLevel is from where on this request wants log messages of its server;
+	// empty means as its session has set, if it has. It is not stored.
+	LogLevel string
 	// Volatile says that nobody asks for the call later: it is never stored,
 	// never taken over by an equal request and not listed, and it ends as soon as
 	// its reader is gone. Other methods than tools/call are such.

@@ -191,6 +191,15 @@ func SameEntries(a, b []Entry) bool {
 	return true
 }
 
+// Elements splits a raw JSON array without copying. The error is a *ParseError if
+// list is none.
+func Elements(list []byte) ([][]byte, error) {
+	if len(list) == 0 || list[0] != '[' {
+		return nil, invalid("not a JSON array")
+	}
+	return elements(list)
+}
+
 // elements splits a raw JSON array.
 func elements(list []byte) ([][]byte, error) {
 	p := newParser(list, jsontext.AllowInvalidUTF8(true))

@@ -37,14 +37,14 @@ const (
 // httpConn is a tool server at a Streamable HTTP endpoint, in either era. In
 // the legacy era it holds one session, renewed when the server forgot it.
 type httpConn struct {
-	s      Server
-	hooks  Hooks
-	digest string            // of the configured url
-	client *http.Client      // short requests
-	direct http.RoundTripper // calls: the same transport, without redirects
-	listen *http.Client      // the standalone stream, on a transport of its own
-	prefix string            // of our ids: unique per connection
-	serial atomic.Uint64
+	s        Server
+	hooks    Hooks
+	digest   string            // of the configured url
+	client   *http.Client      // short requests
+	direct   http.RoundTripper // calls: the same transport, without redirects
+	listener *http.Client      // streams that tell of changes, on a transport of their own
+	prefix   string            // of our ids: unique per connection
+	serial   atomic.Uint64
 
 	ctx    context.Context // of background work
 	apart  context.Context // of reading, which ends in its own ways
@@ -133,7 +133,7 @@ func newHTTP(s Server, hooks Hooks) *httpConn {
 	c.apart = context.WithoutCancel(c.ctx)
 	c.direct = newTransport(s, watchedDialer(s, c.peerClosed, c.unwatched))
 	c.client = &http.Client{Transport: c.direct, CheckRedirect: sameOrigin}
-	c.listen = &http.Client{Transport: newTransport(s, quietDialer(s)), CheckRedirect: sameOrigin}
+	c.listener = &http.Client{Transport: newTransport(s, quietDialer(s)), CheckRedirect: sameOrigin}
 	return c
 }
 
@@ -432,7 +432,7 @@ func (c *httpConn) close(ctx context.Context) {
 	c.cancel()
 	c.wg.Wait()
 	c.client.CloseIdleConnections()
-	c.listen.CloseIdleConnections()
+	c.listener.CloseIdleConnections()
 }
 
 // sendCall posts the call. It notes the dispatch at the last moment before the

@@ -40,6 +40,8 @@ type Pool struct {
 	names    []string // of servers, sorted; never changed in place
 	links    map[linkKey]*link
 	known    map[string]*offer // of each configured server
+	wanted   map[linkKey]*wants
+	levels   map[who]said // of sessions that have set one
 	watchers map[int]func(server string, change mcp.Change)
 	watchSeq int
 	stopped  bool
@@ -57,6 +59,9 @@ type link struct {
 	p        *Pool
 	key      linkKey
 	conn     conn
+	hooks    Hooks
+	wants    *wants
+	tending  tending
 	server   Server
 	ctx      context.Context // of its background work
 	cancel   context.CancelFunc
@@ -64,10 +69,11 @@ type link struct {
 
 	// Under Pool.mu.
 	said    intro
-	running int  // calls and requests under way
-	retired bool // closed when the last of them ends
-	modern  bool // the server is known to be stateless: the link is for every set of capabilities
-	called  bool // it has carried a call
+	needs   [len(levelNames)]int // running calls by the level of log messages that they want
+	running int                  // calls and requests under way
+	retired bool                 // closed when the last of them ends
+	modern  bool                 // the server is known to be stateless: the link is for every set of capabilities
+	called  bool                 // it has carried a call
 	used    time.Time
 }
 
@@ -87,7 +93,7 @@ func (l *link) change(c mcp.Change) mcp.Change {
 func NewPool(opt Options) *Pool {
 	p := &Pool{
 		opt: opt, servers: map[string]Server{}, links: map[linkKey]*link{},
-		known: map[string]*offer{}, watchers: map[int]func(string, mcp.Change){},
+		known: map[string]*offer{}, wanted: map[linkKey]*wants{}, levels: map[who]said{}, watchers: map[int]func(string, mcp.Change){},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
@@ -119,9 +125,23 @@ func (p *Pool) SetServers(servers map[string]Server) {
 			delete(p.known, name)
 		}
 	}
+	var again []linkKey // subscriptions that a new connection has to take over
+	for k, w := range p.wanted {
+		if _, ok := servers[k.server]; !ok {
+			delete(p.wanted, k)
+		} else if p.links[k] == nil && w.any() {
+			again = append(again, k)
+		}
+	}
 	p.servers = maps.Clone(servers)
 	p.names = slices.Sorted(maps.Keys(servers))
 	p.mu.Unlock()
+	for _, k := range again {
+		if l, err := p.take(k.server, call.Caller{Principal: k.principal, Session: k.session, Capabilities: k.asks}); err == nil {
+			l.tend()
+			p.done(l)
+		}
+	}
 	for _, name := range changed {
 		for _, kind := range mcp.ListKinds {
 			p.changed(name, mcp.Change{List: kind})
@@ -180,14 +200,22 @@ func (p *Pool) newLink(k linkKey, s Server) *link {
 		c := &l.catalogs[kind]
 		c.p, c.l, c.kind = p, l, kind
 	}
-	hooks := Hooks{
+	l.tending.wake = make(chan struct{}, 1)
+	if l.wants = p.wanted[k]; l.wants == nil {
+		l.wants = &wants{uris: map[string]*subscription{}}
+		p.wanted[k] = l.wants
+	}
+	l.wants.forget()
+	l.hooks = Hooks{
 		Log: p.opt.Log.With("server", s.Name),
 
 		Capabilities: k.asks,
-		Introduced:   func(said intro) { p.introduced(l, said) },
+		Introduced:   l.introduced,
 		ListChanged:  l.listChanged,
-		Updated:      func(uri string) { p.changed(s.Name, l.change(mcp.Change{URI: uri})) },
+		Updated:      l.updated,
+		Parted:       l.parted,
 		Renewed:      l.renewed,
+		LogLevel:     p.logLevel,
 		TaskSupport:  l.catalogs[mcp.ListTools].taskSupport,
 		Reconnected: func(result string) {
 			if o := p.opt.Observer; o != nil {
@@ -202,11 +230,11 @@ func (p *Pool) newLink(k linkKey, s Server) *link {
 	}
 	switch {
 	case s.URL == "":
-		l.conn = newStdio(s, hooks)
+		l.conn = newStdio(s, l.hooks)
 	case s.Era == "sse":
-		l.conn = newSSE(s, hooks, nil)
+		l.conn = newSSE(s, l.hooks, nil)
 	default:
-		l.conn = newHTTP(s, hooks)
+		l.conn = newHTTP(s, l.hooks)
 	}
 	return l
 }
@@ -274,6 +302,10 @@ func (p *Pool) Run(ctx context.Context, x *call.Exec) call.Answer {
 	p.mu.Lock()
 	l.called = true
 	p.mu.Unlock()
+	if v := p.level(x.Spec); v != 0 {
+		l.raise(ctx, v)
+		defer l.hush(v)
+	}
 	if x.Spec.Method == "" {
 		return l.conn.call(ctx, x)
 	}
@@ -288,6 +320,12 @@ func (p *Pool) EndSession(principal, session string) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	delete(p.levels, who{principal, session})
+	for k := range p.wanted {
+		if k.session == session && k.principal == principal {
+			delete(p.wanted, k)
+		}
+	}
 	for k, l := range p.links {
 		if k.session == session && k.principal == principal {
 			p.retire(l)

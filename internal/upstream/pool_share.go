@@ -52,6 +52,9 @@ func (p *Pool) kin(k linkKey) *link {
 // retire lets a connection take nothing new, and closes it when its last call has
 // ended. p.mu is held.
 func (p *Pool) retire(l *link) {
+	if !l.wants.any() {
+		delete(p.wanted, l.key)
+	}
 	maps.DeleteFunc(p.links, func(_ linkKey, o *link) bool { return o == l })
 	if l.retired {
 		return
@@ -89,7 +92,7 @@ func (p *Pool) spare() {
 	again := false
 	for k, l := range p.links {
 		links := several[owner{k.server, k.principal, k.session}]
-		if len(links) < 2 || l.running > 0 {
+		if len(links) < 2 || l.running > 0 || l.wants.any() {
 			continue
 		}
 		after := spareAfter

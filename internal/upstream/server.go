@@ -41,6 +41,7 @@ type Hooks struct {
 	Introduced  func(s intro)              // a session was opened, a process started, or a stateless server asked
 	ListChanged func(kinds []mcp.ListKind) // the server says that these lists changed
 	Updated     func(uri string)           // it says that a resource changed
+	Parted      func()                     // it is gone, or may be, and comes back at the next use
 	Renewed     func()                     // the connection was lost for a time: what changed meanwhile was not heard
 	Reconnected func(result string)        // "session", "resumed", "lost": an upstream connection was renewed
 	Restarted   func()                     // a process was started again
@@ -49,6 +50,9 @@ type Hooks struct {
 	// raw object: it is declared to a server with sessions when one begins; empty
 	// for nothing.
 	Capabilities string
+	// LogLevel is the level of log messages that goes with a request; empty if
+	// none does.
+	LogLevel func(s *call.Spec) string
 	// TaskSupport is what the server's list says of a tool's execution as a
 	// task: "required", "optional", or anything else. It may wait for the list.
 	TaskSupport func(ctx context.Context, tool string) string
@@ -57,6 +61,12 @@ type Hooks struct {
 func (h *Hooks) introduced(s intro) {
 	if h.Introduced != nil {
 		h.Introduced(s)
+	}
+}
+
+func (h *Hooks) parted() {
+	if h.Parted != nil {
+		h.Parted()
 	}
 }
 
@@ -94,6 +104,10 @@ type conn interface {
 	// request sends a short request and returns the raw result. A JSON-RPC
 	// error is an *mcp.RPCError.
 	request(ctx context.Context, method string, params []byte) (result []byte, err error)
+	// listen opens a subscriptions/listen of the stateless era and gives hear the
+	// notifications that come on it, until it ends: with ctx, or with a reason,
+	// which is an *mcp.RPCError if the server refused it.
+	listen(ctx context.Context, params []byte, hear func(m *mcp.Message)) error
 	// modern says which era the server speaks, after a request or call worked.
 	modern() bool
 	// close ends the connection in an orderly way and waits, bounded by ctx.

@@ -118,7 +118,7 @@ func (s *standalone) read(ctx context.Context, lastID *string) (again bool, retr
 	if *lastID != "" {
 		req.Header[mcp.HeaderLastEvent] = []string{*lastID}
 	}
-	resp, err := s.c.listen.Do(req)
+	resp, err := s.c.listener.Do(req)
 	if err != nil {
 		return true, 0
 	}
@@ -130,6 +130,7 @@ func (s *standalone) read(ctx context.Context, lastID *string) (again bool, retr
 		return true, 0
 	case resp.StatusCode == http.StatusNotFound && s.sess.id != "":
 		s.sess.suspect.Store(true)
+		s.c.hooks.parted()
 		return false, 0
 	case *lastID != "":
 		*lastID = "" // the cursor is not known any more

@@ -288,6 +288,7 @@ func (c *stdioConn) live(st *starting) {
 	c.endedLocked(time.Since(born), &goneError{l.wire.cause, l.wire.tail})
 	c.mu.Unlock()
 	close(l.noted)
+	c.hooks.parted()
 }
 
 // endedLocked sets the back-off. c.mu is held.

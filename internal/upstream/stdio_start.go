@@ -306,8 +306,7 @@ func (h *hello) discover(ctx context.Context, modernOnly bool) error {
 	}
 }
 
-// opened begins the modern era, with the answer to discover. In this era a
-// server tells of changes only who asked.
+// opened begins the modern era, with the answer to discover.
 func (h *hello) opened(r *response) {
 	w := h.life.wire
 	w.modern = true
@@ -316,12 +315,6 @@ func (h *hello) opened(r *response) {
 		return
 	}
 	w.said = readIntro(result)
-	if w.said.says("tools", "listChanged") {
-		w.mu.Lock()
-		id := w.nameLocked()
-		w.mu.Unlock()
-		w.send(outgoingRequest(id, "subscriptions/listen", []byte(`{"notifications":{"toolsListChanged":true}}`), true))
-	}
 }
 
 // both asks for initialize while discover is not answered.

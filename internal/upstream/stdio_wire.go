@@ -40,9 +40,10 @@ type wire struct {
 
 	mu      sync.Mutex
 	serial  uint64
-	waiting map[string]*waiter // by our id
-	tokens  map[string]*waiter // running calls, by our progress token
-	pinged  string             // id of the ping that is not answered yet
+	waiting map[string]*waiter              // by our id
+	tokens  map[string]*waiter              // running calls, by our progress token
+	listens map[string]func(m *mcp.Message) // subscriptions/listen by our id; must not block
+	pinged  string                          // id of the ping that is not answered yet
 
 	ponged atomic.Int64 // time of the last answered ping since epoch; 0 if none
 	junk   atomic.Int64 // lines that are no message
@@ -95,7 +96,7 @@ func newWire(s Server, hooks Hooks, in inlet, out outlet) *wire {
 		name: s.Name, limit: s.maxMessage(), single: s.Share != "server", hooks: hooks,
 		prefix: "lc" + strings.ToLower(rand.Text()[:10]) + "-",
 		in:     in, out: out, epoch: time.Now().Add(-1),
-		waiting: map[string]*waiter{}, tokens: map[string]*waiter{},
+		waiting: map[string]*waiter{}, tokens: map[string]*waiter{}, listens: map[string]func(*mcp.Message){},
 		broken: make(chan struct{}), read: make(chan struct{}), ended: make(chan struct{}),
 	}
 }
@@ -390,7 +391,9 @@ func (w *wire) notification(m *mcp.Message) {
 	case mcp.MethodCancelled:
 		w.withdrawn(m)
 	default:
-		w.hooks.told(m)
+		if !w.heard(m) {
+			w.hooks.told(m)
+		}
 	}
 }
 
