@@ -497,6 +497,15 @@ func (c catalog) Instructions(who call.Caller, server string) []byte {
 	return c.Pool.Instructions(who, server)
 }
 
+// Subscribe has a server tell of changes of a resource. A foreign one looks as if
+// it had none.
+func (c catalog) Subscribe(ctx context.Context, who call.Caller, server, uri string) error {
+	if c.foreign(who, server) {
+		return &mcp.RPCError{Code: mcp.CodeInvalidParams, Text: "Resource not found"}
+	}
+	return c.Pool.Subscribe(ctx, who, server, uri)
+}
+
 // foreignWrap denies a call on a wrapped server to all but its owner, as if it
 // was not there; nil if there is nothing to deny.
 func (a *App) foreignWrap(principal, server string) *call.End {

@@ -32,7 +32,8 @@ type shop struct {
 	wake  chan struct{}
 }
 
-func newShop(t *testing.T, version, caps string, edit ...func(*upstream.Server)) *shop {
+// newShop starts a server with these capabilities; more adds to what it answers.
+func newShop(t *testing.T, version, caps string, more ...func(on map[string]wire.Handler)) *shop {
 	s := &shop{t: t, lists: map[string]string{}, wake: make(chan struct{}, 1)}
 	on := map[string]wire.Handler{}
 	for _, k := range mcp.ListKinds {
@@ -47,8 +48,17 @@ func newShop(t *testing.T, version, caps string, edit ...func(*upstream.Server))
 			c.JSON(200, r.Result(list))
 		}
 	}
+	for _, f := range more {
+		f(on)
+	}
 	s.up = wire.NewUpstream(t, wire.Options{Version: version, Capabilities: caps, Instructions: "Use me.", On: on})
-	s.pool = newShopPool(t, s.up.URL, "", edit...)
+	s.pool = newShopPool(t, s.up.URL, "")
+	s.watch()
+	return s
+}
+
+// watch notes all changes from now on.
+func (s *shop) watch() {
 	s.pool.Watch(func(_ string, c mcp.Change) {
 		s.mu.Lock()
 		s.news = append(s.news, c)
@@ -58,14 +68,10 @@ func newShop(t *testing.T, version, caps string, edit ...func(*upstream.Server))
 		default:
 		}
 	})
-	return s
 }
 
-func newShopPool(t *testing.T, url, dir string, edit ...func(*upstream.Server)) *upstream.Pool {
+func newShopPool(t *testing.T, url, dir string) *upstream.Pool {
 	server := upstream.Server{Name: "up", URL: url, Era: "auto", Share: "principal"}
-	for _, f := range edit {
-		f(&server)
-	}
 	pool := upstream.NewPool(upstream.Options{Dir: dir, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	pool.SetServers(map[string]upstream.Server{"up": server})
 	t.Cleanup(func() {

@@ -129,7 +129,7 @@ func (c *httpConn) prepare(ctx context.Context, x *call.Exec) (e *exchange, refu
 	if sess.tasks > 0 && x.Spec.Method == "" {
 		support = c.hooks.legacyTask(ctx, x.Spec.Tool, sess.tasks == tasksCancelled)
 	}
-	body, err := outgoingCall(x.Spec.Request, x.Spec.Tool, id, id, sess.isModern, x.Spec.Traceparent, taskTTL(support, x.Limits.Total))
+	body, err := outgoingCall(x.Spec, id, id, sess.isModern, c.hooks.logLevel(x.Spec), taskTTL(support, x.Limits.Total))
 	if err != nil {
 		a = failed("Not started: the call cannot be passed on: %v. Nothing was sent.", err)
 		return nil, &a

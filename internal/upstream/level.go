@@ -136,10 +136,12 @@ func (l *link) wantedLevel() (v level) {
 // alignLevel sets the level of a session. What nobody wants any more is left as
 // it is: whoever never said a level gets what the server chose, or was told last.
 func (l *link) alignLevel(ctx context.Context, said intro) error {
-	want := l.wantedLevel()
 	t := &l.tending
+	t.setting.Lock()
+	defer t.setting.Unlock()
+	want := l.wantedLevel()
 	t.mu.Lock()
-	has := t.level
+	has, gen := t.level, t.gen
 	t.mu.Unlock()
 	if want == 0 || want == has || !said.offers("logging") {
 		return nil
@@ -149,7 +151,9 @@ func (l *link) alignLevel(ctx context.Context, said intro) error {
 		return err
 	}
 	t.mu.Lock()
-	t.level = want
+	if t.gen == gen { // not in a session that is gone by now
+		t.level = want
+	}
 	t.mu.Unlock()
 	return nil
 }

@@ -272,7 +272,12 @@ func (c *httpConn) listen(ctx context.Context, params []byte, hear func(*mcp.Mes
 				return m.RPC()
 			}
 			return errEnded
-		case m.Kind == mcp.Notification:
+		case m.Kind != mcp.Notification:
+		case m.Method == mcp.MethodCancelled: // see wire.heard
+			if of, _ := mcp.String(m.RequestID.Of(m.Raw)); of == id {
+				return errEnded
+			}
+		default:
 			hear(&m)
 		}
 	}

@@ -17,6 +17,7 @@ func init() {
 		"methods legacy": func(c *wire.Child) { serveMethods(c, wire.Legacy) },
 		"methods modern": func(c *wire.Child) { serveMethods(c, wire.Modern) },
 		"fading":         fading,
+		"listener":       listener,
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -56,13 +57,14 @@ func hopLocal(name string) bool {
 }
 
 // outgoingCall makes the message for the tool server out of the agent's: our
-// id and progress token, the server's name of the tool or prompt (if it is not
-// empty), and the _meta of the
-// server's era, spliced into the agent's bytes. All else stays as it was (I12),
+// id and progress token, the server's name of the tool or prompt, and the _meta of
+// the server's era, spliced into the agent's bytes. level is that of log messages,
+// for a stateless server whose agent's request does not say one. All else stays as it was (I12),
 // but for the task of 2025-11-25: whether the agent wants one is between it and
 // us, and whether the server makes one is ours to ask, for as long as ttl; 0
 // means that we do not.
-func outgoingCall(request []byte, tool, id, token string, modern bool, traceparent string, ttl time.Duration) ([]byte, error) {
+func outgoingCall(s *call.Spec, id, token string, modern bool, level string, ttl time.Duration) ([]byte, error) {
+	request := s.Request
 	m, err := mcp.Parse(request)
 	if err == nil && asksForTask(&m) {
 		var params []byte
@@ -79,19 +81,22 @@ func outgoingCall(request []byte, tool, id, token string, modern bool, tracepare
 		set = append(set, modernMeta...)
 		set = append(set, mcp.Member{Name: mcp.MetaKeyCapabilities, Value: capabilities(m.MetaCapabilities.Of(m.Raw))})
 	}
-	if traceparent != "" {
-		set = append(set, mcp.Member{Name: "traceparent", Value: mcp.Quote(traceparent)})
+	if modern && level != "" && !m.MetaLogLevel.Ok() {
+		set = append(set, mcp.Member{Name: mcp.MetaKeyLogLevel, Value: mcp.Quote(level)})
+	}
+	if s.Traceparent != "" {
+		set = append(set, mcp.Member{Name: "traceparent", Value: mcp.Quote(s.Traceparent)})
 	}
 	meta, err := mcp.EditObject(m.Meta.Of(m.Raw), func(name string) bool {
-		return hopLocal(name) && !slices.ContainsFunc(set, func(s mcp.Member) bool { return s.Name == name }) ||
+		return hopLocal(name) && !slices.ContainsFunc(set, func(m mcp.Member) bool { return m.Name == name }) ||
 			!modern && name == mcp.MetaKeyLogLevel
 	}, set...)
 	if err != nil {
 		return nil, err
 	}
 	edits := append(make([]mcp.Edit, 0, 4), mcp.Edit{At: m.ID, With: mcp.Quote(id)})
-	if tool != "" && m.Name.Ok() {
-		edits = append(edits, mcp.Edit{At: m.Name, With: mcp.Quote(tool)})
+	if s.Tool != "" && m.Name.Ok() {
+		edits = append(edits, mcp.Edit{At: m.Name, With: mcp.Quote(s.Tool)})
 	}
 	var more []byte // members of params
 	switch {

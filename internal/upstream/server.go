@@ -70,6 +70,13 @@ func (h *Hooks) parted() {
 	}
 }
 
+func (h *Hooks) logLevel(s *call.Spec) string {
+	if h.LogLevel == nil {
+		return ""
+	}
+	return h.LogLevel(s)
+}
+
 func (h *Hooks) renewed() {
 	if h.Renewed != nil {
 		h.Renewed()

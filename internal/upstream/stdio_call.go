@@ -22,7 +22,7 @@ func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a c
 		// A task is no gain where the tool may do without: the process ends with us.
 		p.asTask = w.hooks.legacyTask(ctx, x.Spec.Tool, false)
 	}
-	message, err := outgoingCall(x.Spec.Request, x.Spec.Tool, p.id, p.token, w.modern, x.Spec.Traceparent, taskTTL(p.asTask, x.Limits.Total))
+	message, err := outgoingCall(x.Spec, p.id, p.token, w.modern, w.hooks.logLevel(x.Spec), taskTTL(p.asTask, x.Limits.Total))
 	if err != nil {
 		return failed("Not started: the request cannot be passed on: %v. Nothing was sent.", err), true
 	}

@@ -321,8 +321,8 @@ func TestStdioEras(t *testing.T) {
 	}{
 		{"legacy", "auto", false, []string{"server/discover", "initialize", "notifications/initialized"}},
 		{"legacy version=2024-11-05", "legacy", false, []string{"initialize", "notifications/initialized"}},
-		{"modern", "auto", true, []string{"server/discover", "subscriptions/listen"}},
-		{"modern", "modern", true, []string{"server/discover", "subscriptions/listen"}},
+		{"modern", "auto", true, []string{"server/discover"}},
+		{"modern", "modern", true, []string{"server/discover"}},
 		{"rmcp", "auto", false, []string{"initialize", "notifications/initialized"}},
 	} {
 		t.Run(tt.flags+" as "+tt.era, func(t *testing.T) {

@@ -389,7 +389,9 @@ func (w *wire) notification(m *mcp.Message) {
 	case methodTaskStatus:
 		w.tasks.word(m)
 	case mcp.MethodCancelled:
-		w.withdrawn(m)
+		if !w.heard(m) {
+			w.withdrawn(m)
+		}
 	default:
 		if !w.heard(m) {
 			w.hooks.told(m)

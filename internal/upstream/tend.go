@@ -54,6 +54,7 @@ type tending struct {
 	stream  *listening    // stateless: what is open now; nil if none
 	refused string        // the filter that the server did not take; empty if none
 	level   level         // legacy: that the session was set to; 0 if none
+	setting sync.Mutex    // while it is set
 }
 
 // Subscribe has the server tell of changes of a resource, until Unsubscribe. It
@@ -349,6 +350,8 @@ func (l *link) alignSubscriptions(ctx context.Context, said intro) (failed error
 		}
 		l.wants.settle(s, gen, err)
 		switch {
+		case err == nil && !l.wants.has(uri): // it was given up meanwhile
+			_, _ = l.conn.request(ctx, mcp.MethodUnsubscribe, uriParams(uri))
 		case err != nil && again:
 			l.p.opt.Log.Warn("the tool server does not tell of a resource any more, to which agents have subscribed", "server", l.server.Name, "error", err)
 		case again: // what was changed meanwhile was not heard
