@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -477,17 +476,6 @@ func (c catalog) Capabilities(who call.Caller, server string) (caps []byte, know
 	}
 	return c.Pool.Capabilities(who, server)
 }
-
-// Subscribe asks a server to tell of a resource.
-func (c catalog) Subscribe(context.Context, call.Caller, string, string) error {
-	return errors.New("subscriptions are not served yet")
-}
-
-// Unsubscribe takes back one Subscribe.
-func (c catalog) Unsubscribe(call.Caller, string, string) {}
-
-// SetLevel says from which level on a session wants log messages.
-func (c catalog) SetLevel(call.Caller, string) {}
 
 // Instructions are a server's as the caller sees it.
 func (c catalog) Instructions(who call.Caller, server string) []byte {
