@@ -146,6 +146,7 @@ func (x *exchange) startRead(m *mcp.Message, s *session) (*attachment, []byte) {
 		spec: call.Spec{
 			Principal: x.q.Principal, Capabilities: x.asks, Client: x.clientOf(m, s), Server: t.server, Method: m.Method, Volatile: true,
 			Era: x.version, RequestID: x.q.ID, Traceparent: x.q.Traceparent, Request: request, Limits: d.Limits, Denied: d.Denied, Attach: call.AttachNever,
+			LogLevel: logLevel(m),
 		},
 	}
 	spec := &a.read.spec

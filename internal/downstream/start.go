@@ -65,7 +65,7 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	spec := call.Spec{
 		Principal: x.q.Principal, Capabilities: x.asks, Server: t.server, Tool: t.tool, PublicTool: t.public,
 		Era: x.version, RequestID: x.q.ID, Traceparent: x.traceparent(m),
-		Request: m.Raw, Limits: d.Limits, Denied: d.Denied, Attach: d.Attach,
+		Request: m.Raw, Limits: d.Limits, Denied: d.Denied, Attach: d.Attach, LogLevel: logLevel(m),
 	}
 	var plan *ShellPlan
 	if x.isShell(t.server) {
@@ -105,6 +105,12 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		return nil, answer
 	}
 	return a, nil
+}
+
+// logLevel is from where on a request wants log messages; empty if it does not say.
+func logLevel(m *mcp.Message) string {
+	l, _ := mcp.String(m.MetaLogLevel.Of(m.Raw))
+	return l
 }
 
 // newAttachment makes what answers a request that may take long.
