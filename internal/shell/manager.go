@@ -166,14 +166,7 @@ func (m *Manager) Start(ctx context.Context, c Command) (*Process, error) {
 		defer m.wg.Done()
 		m.follow(p, conn)
 	}()
-	t := time.NewTimer(startWait)
-	defer t.Stop()
-	select {
-	case <-p.known:
-	case <-t.C:
-	case <-ctx.Done():
-	case <-m.ctx.Done():
-	}
+	p.awaitStart(ctx)
 	return p, nil
 }
 

@@ -143,6 +143,7 @@ func (p *Process) Input(ctx context.Context, in Input) (Typed, error) {
 	if _, err := in.encode(p.spec.TTY, p.spec.Stdin); err != nil {
 		return Typed{}, err
 	}
+	p.awaitStart(ctx)
 	if p.Status().State.Final() {
 		return p.typedBefore(in)
 	}
@@ -157,6 +158,19 @@ func (p *Process) Input(ctx context.Context, in Input) (Typed, error) {
 	case <-time.After(time.Second):
 	}
 	return Typed{}, errors.New("the command's supervisor does not answer; whether something was typed is not known: look at the output")
+}
+
+// awaitStart waits until the shim of a process that is just being started can be
+// spoken to.
+func (p *Process) awaitStart(ctx context.Context) {
+	t := time.NewTimer(startWait)
+	defer t.Stop()
+	select {
+	case <-p.known:
+	case <-t.C:
+	case <-ctx.Done():
+	case <-p.m.ctx.Done():
+	}
 }
 
 // typedBefore answers for a process that takes no input any more.
@@ -187,6 +201,7 @@ func (p *Process) Stop(ctx context.Context, signal string, grace time.Duration, 
 	if grace <= 0 {
 		grace = p.spec.Grace
 	}
+	p.awaitStart(ctx)
 	if st := p.Status(); p.over() && (!st.TreeEnded.IsZero() || st.State == StartFailed) {
 		return st, nil
 	}
