@@ -121,7 +121,9 @@ func (a *attachment) run() {
 
 func (a *attachment) begin(kind string) {
 	a.lastData = time.Now()
-	a.x.out.w.Header()[HeaderCall] = []string{string(a.call.ID())}
+	if a.read == nil { // nobody asks for another later
+		a.x.out.w.Header()[HeaderCall] = []string{string(a.call.ID())}
+	}
 	a.d = call.Delivery{Call: a.call.ID(), Kind: kind, Era: a.x.version, Attached: a.lastData}
 }
 

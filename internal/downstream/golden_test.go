@@ -103,7 +103,8 @@ func play(t *testing.T, c *client, send, session string) (recv, newSession strin
 	head, body, _ := strings.Cut(send, "\n\n")
 	lines := strings.Split(head, "\n")
 	method, path, _ := strings.Cut(lines[0], " ")
-	body = strings.ReplaceAll(strings.TrimSuffix(body, "\n"), "odd-name-_$ODD", hashedName("", "odd name!", 0)[2:])
+	made := strings.NewReplacer("odd-name-_$ODD", hashedName("", "odd name!", 0)[2:], "up__write-a-poem_$POEM", hashedName("up", "write a poem", 0))
+	body = made.Replace(strings.TrimSuffix(body, "\n"))
 	req := c.request(context.Background(), method, path, body)
 	for _, l := range lines[1:] {
 		k, v, ok := strings.Cut(l, ": ")
@@ -113,7 +114,7 @@ func play(t *testing.T, c *client, send, session string) (recv, newSession strin
 		case k == "Host":
 			req.Host = v
 		default:
-			req.Header.Set(k, strings.ReplaceAll(v, "$SESSION", session))
+			req.Header.Set(k, made.Replace(strings.ReplaceAll(v, "$SESSION", session)))
 		}
 	}
 	resp, err := c.http.Do(req)

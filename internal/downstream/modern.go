@@ -173,7 +173,7 @@ func (x *exchange) mismatch(id []byte, text string) {
 // waits for a tool server (A3).
 func (x *exchange) discover(client string) []byte {
 	b := []byte(`{"resultType":"complete","supportedVersions":`)
-	b = append(b, versions(mcp.ModernVersions)...)
+	b = append(b, versions(mcp.ModernVersions, mcp.LegacyVersions)...)
 	b = append(b, `,"capabilities":{`...)
 	o := x.offers()
 	b = o.append(b)

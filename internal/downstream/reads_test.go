@@ -34,6 +34,7 @@ func params(x *call.Exec) (p struct {
 
 // readsRig gives a rig two servers with prompts and resources, one of either era.
 func readsRig(r *rig) {
+	r.lists, r.fresh = map[string][]mcp.Entry{"up": nil}, map[string]bool{"up": true}
 	everything(r)
 	text := func(x *call.Exec, member, value string) call.Answer {
 		return reply(x, `{"jsonrpc":"2.0","id":0,"result":{"`+member+`":`+value+`}}`)

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-
-	"github.com/longcall/longcall/internal/mcp"
 )
 
 func TestFind(t *testing.T) {
@@ -88,12 +86,4 @@ func TestConvert(t *testing.T) {
 			t.Errorf("modern %v: %s\ngot  %s\nwant %s", tt.modern, tt.in, got, tt.want)
 		}
 	}
-}
-
-// viewOf is how an agent of an era's newest revision sees an answer.
-func viewOf(modern bool) view {
-	if modern {
-		return view{modern: true, version: mcp.LatestModern, info: []byte(`{"name":"longcall","version":"0"}`)}
-	}
-	return view{version: mcp.LatestLegacy}
 }
