@@ -36,6 +36,8 @@ type Catalog interface {
 	// SetLevel says from which level on a session wants log messages; it does
 	// not wait.
 	SetLevel(who call.Caller, level string)
+	// RootsChanged says that a session's roots are others now; it does not wait.
+	RootsChanged(who call.Caller)
 	// Watch calls f, which does not block, whenever a list or a resource of a
 	// server has changed, until stop was called and returned.
 	Watch(f func(server string, c mcp.Change)) (stop func())

@@ -82,6 +82,8 @@ func (x *exchange) notified(s *session, m *mcp.Message) {
 	switch m.Method {
 	case mcp.MethodCancelled:
 		x.cancelled(s, m)
+	case mcp.MethodRootsChanged:
+		x.h.opt.Catalog.RootsChanged(x.caller())
 	}
 }
 

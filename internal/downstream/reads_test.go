@@ -484,6 +484,21 @@ func TestListenResources(t *testing.T) {
 	})
 }
 
+// R-27: what an agent says of its roots goes to the servers that asked to hear it.
+func TestRootsChanged(t *testing.T) {
+	r := newRig(t)
+	c := r.serve()
+	c.open("/mcp/up", mcp.V20250618)
+	if status, body := c.post("/mcp/up", `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`); status != 202 {
+		t.Errorf("%d %s", status, body)
+	}
+	until(t, "the servers heard of it", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.roots == 1
+	})
+}
+
 // TestSetLevel is R-11: what a session says holds for its calls from then on.
 func TestSetLevel(t *testing.T) {
 	r := newRig(t)

@@ -176,6 +176,7 @@ type rig struct {
 	subscribed   []string // what was asked of Subscribe and Unsubscribe, in order
 	subscribeErr map[string]error
 	levels       []string // what was asked of SetLevel
+	roots        int      // how often RootsChanged was called
 
 	listErr  map[string]error
 	settings Settings
@@ -244,6 +245,12 @@ func (r *rig) Unsubscribe(who call.Caller, server, uri string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.subscribed = append(r.subscribed, "-"+who.Principal+" "+server+" "+uri)
+}
+
+func (r *rig) RootsChanged(call.Caller) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.roots++
 }
 
 func (r *rig) SetLevel(who call.Caller, level string) {

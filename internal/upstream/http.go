@@ -397,6 +397,16 @@ func (c *httpConn) tell(sess *session, body []byte) {
 	})
 }
 
+// notify tells the session that there is.
+func (c *httpConn) notify(method string) {
+	c.mu.Lock()
+	s := c.sess
+	c.mu.Unlock()
+	if s != nil && !s.isModern {
+		c.tell(s, notification(method))
+	}
+}
+
 func (c *httpConn) send(ctx context.Context, sess *session, body []byte) {
 	resp, err := c.post(ctx, sess, "", "", body)
 	if err != nil {

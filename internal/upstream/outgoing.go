@@ -158,6 +158,11 @@ func outgoingRequest(id, method string, params []byte, modern bool) []byte {
 	return append(b, '}')
 }
 
+// notification makes one without params.
+func notification(method string) []byte {
+	return append(append([]byte(`{"jsonrpc":"2.0","method":`), mcp.Quote(method)...), '}')
+}
+
 // outgoingCancel tells a server to cancel the request with our id (R-74).
 func outgoingCancel(id, reason string) []byte {
 	b := append([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`), mcp.Quote(id)...)

@@ -3,6 +3,9 @@ package upstream
 import (
 	"maps"
 	"time"
+
+	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/mcp"
 )
 
 // A server with sessions is told once, when a session begins, what the agents can be
@@ -47,6 +50,22 @@ func (p *Pool) kin(k linkKey) *link {
 		p.links[k] = l
 	}
 	return l
+}
+
+// RootsChanged tells the servers that were told that the caller's agent says when
+// its roots change that they did. Stateless servers ask when they want to know.
+func (p *Pool) RootsChanged(who call.Caller) {
+	if string(member(member([]byte(who.Capabilities), "roots"), "listChanged")) != "true" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for server := range p.servers {
+		k := p.key(server, who)
+		if l := p.links[k]; l != nil && l.key == k {
+			l.conn.notify(mcp.MethodRootsChanged)
+		}
+	}
 }
 
 // retire lets a connection take nothing new, and closes it when its last call has

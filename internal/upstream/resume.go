@@ -248,7 +248,7 @@ func (x *exchange) keepAddress(cursor []byte) {
 	}
 }
 
-// comesApart notes that progress of the call comes on the standalone stream.
+// comesApart notes that messages of the call come on the standalone stream.
 // x.mu is held.
 func (x *exchange) comesApart() {
 	if x.apart || x.over {

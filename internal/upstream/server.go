@@ -115,6 +115,9 @@ type conn interface {
 	// notifications that come on it, until it ends: with ctx, or with a reason,
 	// which is an *mcp.RPCError if the server refused it.
 	listen(ctx context.Context, params []byte, hear func(m *mcp.Message)) error
+	// notify sends a notification to the session or process that there is, if the
+	// server has sessions, in the background; else it does nothing.
+	notify(method string)
 	// modern says which era the server speaks, after a request or call worked.
 	modern() bool
 	// close ends the connection in an orderly way and waits, bounded by ctx.

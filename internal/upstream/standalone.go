@@ -192,7 +192,8 @@ func (s *standalone) handle(data []byte) {
 	}
 }
 
-// unattributed keeps a message that names no call.
+// unattributed takes a log message that names no call: it is that of the only one
+// that runs, if the connection is of one principal (SPEC §2.5, P5).
 func (c *httpConn) unattributed(m *mcp.Message) {
 	if m.Method != mcp.MethodMessage {
 		return
@@ -202,6 +203,14 @@ func (c *httpConn) unattributed(m *mcp.Message) {
 		running = append(running, x.(*exchange))
 		return true
 	})
+	if len(running) == 1 && c.s.Share != "server" {
+		x := running[0].(*exchange)
+		x.message(m, nil)
+		x.mu.Lock()
+		x.comesApart()
+		x.mu.Unlock()
+		return
+	}
 	keepUnattributed(m, running)
 }
 

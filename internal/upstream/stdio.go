@@ -187,6 +187,16 @@ func (c *stdioConn) request(ctx context.Context, method string, params []byte) (
 	}
 }
 
+// notify tells the process that runs.
+func (c *stdioConn) notify(method string) {
+	c.mu.Lock()
+	l := c.life
+	c.mu.Unlock()
+	if l != nil && !l.wire.modern {
+		l.wire.send(notification(method))
+	}
+}
+
 // result is the raw result, or the *mcp.RPCError.
 func (r *response) result() ([]byte, error) {
 	m, err := mcp.Parse(r.body)

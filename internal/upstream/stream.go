@@ -201,13 +201,26 @@ func (x *exchange) take(m *mcp.Message, cursor []byte) (a call.Answer, done bool
 		x.c.tasks.word(m)
 		return a, false
 	}
+	x.message(m, cursor)
+	return a, false
+}
+
+// message hands another notification to the call, unless it has its result. cursor
+// is nil if it came on the standalone stream.
+func (x *exchange) message(m *mcp.Message, cursor []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.over {
+		return
+	}
 	x.touch()
+	if l := x.limit(); l > 0 && int64(len(m.Raw)) > l { // the standalone stream has the limit of the server
+		x.exec.Note("%s", skipped(l))
+		return
+	}
 	if err := x.exec.Emit(call.Event{Kind: call.KindMessage, Body: mcp.OneLine(bytes.Clone(m.Raw)), Hole: -1, Cursor: cursor}); err != nil {
 		x.abort(err)
 	}
-	return a, false
 }
 
 // resume opens the stream again after the last whole event, with back-off
