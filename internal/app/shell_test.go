@@ -29,7 +29,7 @@ const patience = 20 * time.Second
 type served struct {
 	*testing.T
 	dir, root string
-	yaml      string // of the config, but for listen, state and the shell's roots
+	drain     string
 	app       *App
 	log       *lines
 	stop      func() // as by SIGTERM, and waits
@@ -61,7 +61,7 @@ func serve(t *testing.T, shell string, more ...string) *served {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &served{T: t, dir: dir, root: filepath.Join(dir, "work"), log: &lines{}}
+	s := &served{T: t, dir: dir, root: filepath.Join(dir, "work"), drain: "10s", log: &lines{}}
 	if err := os.Mkdir(s.root, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -83,8 +83,8 @@ func serve(t *testing.T, shell string, more ...string) *served {
 
 func (s *served) write(shell string, more ...string) {
 	s.Helper()
-	text := fmt.Sprintf("listen: 127.0.0.1:0\nstate: %q\nshutdown: {drain: 10s}\nshell: {enabled: true, roots: [%q]%s}\n%s\n",
-		filepath.Join(s.dir, "state"), s.root, shell, strings.Join(more, "\n"))
+	text := fmt.Sprintf("listen: 127.0.0.1:0\nstate: %q\nshutdown: {drain: %s}\nshell: {enabled: true, roots: [%q]%s}\n%s\n",
+		filepath.Join(s.dir, "state"), s.drain, s.root, shell, strings.Join(more, "\n"))
 	if err := os.WriteFile(filepath.Join(s.dir, "longcall.yaml"), []byte(text), 0o600); err != nil {
 		s.Fatal(err)
 	}

@@ -64,11 +64,15 @@ func dialShim(ctx context.Context, dir string) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", path)
 }
 
+// errNotListening says that the shim was not reached, so that nothing was done: it
+// has gone, or has just been started.
+var errNotListening = errors.New("the shim does not listen")
+
 // ask sends one request to the shim and waits for the reply until ctx is done.
 func ask(ctx context.Context, dir string, req request) (reply, error) {
 	c, err := dialShim(ctx, dir)
 	if err != nil {
-		return reply{}, err
+		return reply{}, fmt.Errorf("%w: %w", errNotListening, err)
 	}
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() })

@@ -290,3 +290,29 @@ func TestInputIsCancelled(t *testing.T) {
 		t.Errorf("output %q", out)
 	}
 }
+
+// SHELL §4: what is typed right after the start reaches the command, though its
+// shim does not listen yet.
+func TestInputRightAfterStart(t *testing.T) {
+	r := newRig(t)
+	c := testCommand("read x; echo got $x")
+	c.Stdin = true
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	p, err := r.m.Start(ctx, c)
+	if err != nil {
+		t.Skip(err) // the machine is too slow for what is tested
+	}
+	if _, err := p.Input(t.Context(), Input{Text: "it\n"}); err != nil {
+		t.Fatal(err)
+	}
+	r.await(p, "its end", func(s Status) bool { return s.State == Exited })
+	out, err := p.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 100)
+	if n, _, err := out.Raw(b, 0); string(b[:n]) != "got it\n" {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+}

@@ -147,15 +147,28 @@ func (p *Process) Input(ctx context.Context, in Input) (Typed, error) {
 	if p.Status().State.Final() {
 		return p.typedBefore(in)
 	}
-	r, err := ask(ctx, p.dir, request{Op: opStdin, Input: &in})
-	if err == nil || r.Error != "" || ctx.Err() != nil {
-		return r.Typed, err
-	}
-	select { // it has just ended, or its shim has
-	case <-p.done:
-		return p.typedBefore(in)
-	case <-ctx.Done():
-	case <-time.After(time.Second):
+	patience := time.NewTimer(time.Second)
+	defer patience.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for over := false; !over; {
+		r, err := ask(ctx, p.dir, request{Op: opStdin, Input: &in})
+		if err == nil || r.Error != "" || ctx.Err() != nil {
+			return r.Typed, err
+		}
+		again := tick.C // it has just started and does not listen yet, or has just ended
+		if !errors.Is(err, errNotListening) {
+			again = nil
+		}
+		select {
+		case <-p.done:
+			return p.typedBefore(in)
+		case <-ctx.Done():
+			return Typed{}, ctx.Err()
+		case <-patience.C:
+			over = true
+		case <-again:
+		}
 	}
 	return Typed{}, errors.New("the command's supervisor does not answer; whether something was typed is not known: look at the output")
 }
