@@ -120,13 +120,13 @@ func bench(ctx context.Context, o options) (err error) {
 		}
 	}
 	if !o.floorAgain {
-		err := programs.measureOutlive(ctx, o, func(r load.Record) error {
+		emit := func(r load.Record) error {
 			r.Run = label
 			records = append(records, r)
 			progress(r)
 			return json.NewEncoder(f).Encode(r)
-		})
-		if err != nil {
+		}
+		if err := errors.Join(programs.measureOutlive(ctx, o, emit), programs.measureShell(ctx, o, emit)); err != nil {
 			return err
 		}
 	}

@@ -88,8 +88,8 @@ func (p *programs) outlive(ctx context.Context, run func(*outlive) (load.Metrics
 	}
 	up := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	s.up, s.url = "http://"+up, fmt.Sprintf("http://127.0.0.1:%d", ports[1])
-	config := fmt.Sprintf("listen: 127.0.0.1:%d\nstate: %q\nlog: {level: warn}\nlimits: {per_principal: 30000}\njournal: {events: {count: 200000, bytes: 64MiB}}\nmcpServers:\n  up: {url: %q, era: legacy, limits: {concurrent: 30000}}\n",
-		ports[1], filepath.Join(dir, "state"), s.up+"/mcp")
+	config := fmt.Sprintf("listen: 127.0.0.1:%d\nstate: %q\nlog: {level: warn}\nlimits: {per_principal: 30000}\njournal: {events: {count: 200000, bytes: 64MiB}}\nshell: {enabled: true, roots: [%q], per_owner: 64}\nmcpServers:\n  up: {url: %q, era: legacy, limits: {concurrent: 30000}}\n",
+		ports[1], filepath.Join(dir, "state"), dir, s.up+"/mcp")
 	if err := os.WriteFile(s.file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}

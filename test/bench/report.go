@@ -140,6 +140,25 @@ var scenarios = []struct {
 		{"twice", "calls that ran twice", "%.0f", most(0)},
 		{"rss_mb", "memory, MB", "%.0f", nil},
 	}},
+	{"H1", "A command ends while an await_call waits for it", []row{
+		{"ms_p50", "answer after its last word p50, ms", "%.1f", nil},
+		{"ms_p99", "answer after its last word p99, ms", "%.1f", most(50)},
+	}},
+	{"H2", "A command starts, beside a bare exec", []row{
+		{"ms_p50", "first word p50, ms", "%.1f", most(40)},
+		{"ms_p99", "first word p99, ms", "%.1f", nil},
+	}},
+	{"H3", "A command writes 1 GiB, beside cat > file", []row{
+		{"mb_per_s", "MiB per second", "%.0f", []goal{{ratio: true, least: true, bound: 0.5}}},
+		{"rss_mb", "memory of longcall at most, MB", "%.0f", most(100)},
+		{"shim_mb", "memory of the shim at most, MB", "%.0f", most(50)},
+	}},
+	{"H4", "64 commands run silently, and many wait for them", []row{
+		{"rss_mb", "memory of longcall, MB", "%.0f", most(150)},
+		{"idle_cpu_pct", "CPU of longcall, %", "%.1f", most(1)},
+		{"shim_mb", "memory of all shims, MB", "%.0f", nil},
+		{"shim_cpu_pct", "CPU of all shims, %", "%.1f", most(1)},
+	}},
 }
 
 // group of records of the same measurement.
