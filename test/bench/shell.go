@@ -134,10 +134,10 @@ func (s *outlive) shell(ctx context.Context, tool string, args any) (r shellResu
 // shims are the processes that supervise commands.
 func (s *outlive) shims() []int { return load.Named(filepath.Join(s.dir, "state", "shell")) }
 
-// shimMemory is what they take together; what they share is counted for each.
+// shimMemory is what they take together; what they share is counted once.
 func (s *outlive) shimMemory() (sum int64) {
 	for _, pid := range s.shims() {
-		sum += load.Memory(pid)
+		sum += load.Share(pid)
 	}
 	return sum
 }
