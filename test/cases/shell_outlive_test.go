@@ -37,7 +37,8 @@ func TestShellKillServer(t *testing.T) {
 	if end.exit() != 7 || strings.Count(end.Output, "line ") != 40 || end.State != "exited" {
 		t.Errorf("its end: %s", end.JSON)
 	}
-	ended := ask(t, c, "exec_command", command("echo quick; exit 5", `,"yield_ms":0`)) // ends while nobody serves
+	ended := ask(t, c, "exec_command", command("echo quick; sleep 2; exit 5", `,"yield_ms":0`)) // ends while nobody serves
+	m.until("it runs", func() bool { return m.meta(ended.CallID).Leader.PID > 0 })
 	m.kill()
 	<-m.end
 	m.until("it has ended", func() bool {
@@ -212,9 +213,9 @@ func TestShellCancelAndCallAgain(t *testing.T) {
 		var rec string
 		m.until("the abort is recorded", func() bool {
 			rec = m.record(r.CallID)
-			return strings.Contains(rec, "aborted_downstream")
+			return strings.Contains(rec, "aborted_downstream") && strings.Contains(rec, `"delivered"`)
 		})
-		if i, k := strings.Index(rec, "aborted_downstream"), strings.Index(rec, "delivered"); k < i {
+		if i, k := strings.Index(rec, "aborted_downstream"), strings.Index(rec, `"delivered"`); k < i {
 			t.Errorf("%s", rec)
 		}
 		if log := m.log.String(); !strings.Contains(log, "aborted_downstream") {

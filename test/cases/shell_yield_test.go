@@ -169,7 +169,7 @@ func TestShellAwaitPattern(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	c := m.agent(wire.Modern, "/mcp/shell")
-	r := ask(t, c, "exec_command", command("echo one; sleep 1; echo two; sleep 1; echo Listening on port 80; sleep 60", `,"yield_ms":500,"kind":"service","label":"web"`))
+	r := ask(t, c, "exec_command", command("echo one; sleep 1; echo two; sleep 1; echo Listening on port 80; sleep 60", `,"yield_ms":12000,"kind":"service","label":"web","ready_pattern":"^one$"`))
 	if r.State != "running" || r.Output != "one\n" {
 		t.Fatalf("%s", r.JSON)
 	}
@@ -214,8 +214,8 @@ func TestShellBatchStates(t *testing.T) {
 	if bad.State != "failed" {
 		t.Errorf("bad: %s", bad.JSON)
 	}
-	var children struct{ Children []struct{ Index int } }
-	if err := json.Unmarshal(good.At("result.structuredContent"), &children); err != nil || len(children.Children) != 2 || children.Children[1].Index != 2 {
+	var children struct{ Commands []struct{ Index int } }
+	if err := json.Unmarshal(good.At("result.structuredContent"), &children); err != nil || len(children.Commands) != 2 || children.Commands[1].Index != 2 {
 		t.Errorf("children %+v of %s", children, good.JSON)
 	}
 	m.until("the records of the children", func() bool { return strings.Count(m.log.String(), `"child":2`) >= 3 })
