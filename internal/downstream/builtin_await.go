@@ -294,7 +294,7 @@ func (w *waiter) nextBeat(now time.Time) time.Duration {
 	if p := w.x.set.Comment; p > 0 {
 		d = w.x.out.last.Add(p).Sub(now)
 	}
-	if p := w.x.set.Progress; p > 0 && w.token != nil {
+	if p := w.progressEvery(); p > 0 && w.token != nil {
 		d = min(d, w.lastData.Add(p).Sub(now))
 	}
 	if d > time.Second {

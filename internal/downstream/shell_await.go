@@ -36,7 +36,9 @@ func (w *waiter) forCommands(v *awaitArgs) (wrong string) {
 	for i := range w.calls {
 		c := &w.calls[i]
 		rec := c.call.Record()
-		if c.is = w.x.isShell(rec.Server); v.until == untilExit && v.cursor < 0 {
+		c.is = w.x.isShell(rec.Server)
+		w.shell = w.shell || c.is
+		if v.until == untilExit && v.cursor < 0 {
 			continue
 		}
 		if !c.is {
@@ -129,7 +131,8 @@ func (w *waiter) tellCommand(c *waited) told {
 func (w *waiter) stopCommand(v *cancelArgs) (wrong string) {
 	c := &w.calls[0]
 	rec := c.call.Record()
-	if c.is = w.x.isShell(rec.Server); !c.is {
+	c.is = w.x.isShell(rec.Server)
+	if w.shell = c.is; !c.is {
 		if v.signal != "" || v.grace >= 0 {
 			return title(&rec) + " is no command: signal and grace_ms are for commands only. Nothing was cancelled. Call " + w.x.ownNames().cancel + ` with {"id":"` + string(rec.ID) + `"}.`
 		}

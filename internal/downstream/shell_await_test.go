@@ -56,6 +56,11 @@ func TestShellAwaitExit(t *testing.T) {
 		if !strings.Contains(res.text(), "do not run it again") || !strings.Contains(res.Result.Structured.Next, `"attempt":2`) {
 			t.Errorf("what to do next: %s", res.text())
 		}
+		beats := o
+		beats.token = `"p"`
+		if w := beats.request(t.Context(), "9", toolAwait, idArgs(id, `,"wait_ms":5500`)); strings.Count(w.text(), "still running") != 1 {
+			t.Errorf("life every 5 s:\n%s", w.text())
+		}
 		answered := make(chan ownResult)
 		go func() { answered <- o.ask(toolAwait, idArgs(id, `,"wait_ms":40000`)) }()
 		time.Sleep(time.Second)
