@@ -233,7 +233,13 @@ func TestOldStreamDropped(t *testing.T) {
 	o.send(oldCall)
 	<-began
 	o.end()
-	until(t, "the stream's end", func() bool { s, _ := c.post(o.at, `{"jsonrpc":"2.0","id":8,"method":"ping"}`); return s == http.StatusNotFound })
+	until(t, "the stream's end", func() bool {
+		s, _ := c.post(o.at, `{"jsonrpc":"2.0","id":8,"method":"ping"}`)
+		return s == http.StatusNotFound
+	})
+	if q := r.request(func(q *Request) bool { return q.How == call.AbortedDownstream }); q.Method != "tools/call" {
+		t.Errorf("the first was observed as %+v", q)
+	}
 	again := c.dialOld("/sse/up")
 	again.hello(mcp.V20241105)
 	again.send(oldCall)
@@ -241,9 +247,6 @@ func TestOldStreamDropped(t *testing.T) {
 	again.await(`"id":7,"result"`)
 	if len(began) != 0 {
 		t.Error("the call ran twice")
-	}
-	if q := r.request(func(q *Request) bool { return q.How == call.AbortedDownstream }); q.Method != "tools/call" {
-		t.Errorf("the first was observed as %+v", q)
 	}
 }
 
