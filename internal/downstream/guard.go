@@ -65,7 +65,7 @@ func (x *exchange) preflight(cors bool) {
 	if cors && x.r.Header.Get("Access-Control-Request-Method") != "" {
 		allowed := []string{allowedHeaders}
 		for name := range strings.SplitSeq(x.r.Header.Get("Access-Control-Request-Headers"), ",") {
-			if name = strings.TrimSpace(name); isToken(name) && len(name) > len(paramPrefix) && strings.EqualFold(name[:len(paramPrefix)], paramPrefix) {
+			if name = strings.TrimSpace(name); isToken(name) && len(name) > len(mcp.HeaderParamPrefix) && strings.EqualFold(name[:len(mcp.HeaderParamPrefix)], mcp.HeaderParamPrefix) {
 				allowed = append(allowed, name)
 			}
 		}

@@ -1,37 +1,20 @@
 package downstream
 
 import (
-	"bytes"
 	"context"
-	"math"
-	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/longcall/longcall/internal/mcp"
 )
 
-const (
-	paramPrefix = "Mcp-Param-"
-	paramKey    = "x-mcp-header"
-	// paramWait bounds how long a call waits for a list that nobody has seen:
-	// what was never shown was not annotated for this agent either.
-	paramWait = 100 * time.Millisecond
-	maxDepth  = 32 // of properties
-)
-
-// param is an argument that a modern client mirrors into a header.
-type param struct {
-	header  string // canonical, with prefix
-	path    []string
-	numeric bool
-}
+// paramWait bounds how long a call waits for a list that nobody has seen:
+// what was never shown was not annotated for this agent either.
+const paramWait = 100 * time.Millisecond
 
 // facts are what a tool's entry says that matters when it is called. Nothing of
 // it is proved: a hint only picks between defaults that are both safe.
 type facts struct {
-	params      []param
+	params      []mcp.HeaderParam
 	idempotent  bool // idempotentHint: once or twice is the same
 	destructive bool // destructiveHint, said and not only left out
 }
@@ -73,8 +56,8 @@ func (x *exchange) paramHeaders(m *mcp.Message, t target) string {
 		defer cancel()
 	}
 	for _, p := range x.facts(ctx, t).params {
-		if !p.matches(x.r.Header, m.Arguments.Of(m.Raw)) {
-			return "The " + p.header + " header must be there once and equal the argument that it mirrors."
+		if !p.Matches(x.r.Header, m.Arguments.Of(m.Raw)) {
+			return "The " + p.Header + " header must be there once and equal the argument that it mirrors."
 		}
 	}
 	return ""
@@ -84,10 +67,10 @@ func newFactIndex(tools []mcp.Entry) *factIndex {
 	ix := &factIndex{first: &tools[0], n: len(tools), tools: map[string]facts{}}
 	for _, t := range tools {
 		var f facts
-		if bytes.Contains(t.Raw, []byte(paramKey)) {
-			if schema := find(t.Raw, 0, "inputSchema"); schema.ok() {
-				f.params = schemaParams(nil, t.Raw[schema.val:], nil)
-			}
+		if schema := find(t.Raw, 0, "inputSchema"); schema.ok() {
+			// With an annotation that is invalid a client must not use the tool
+			// over HTTP, so that none of them is sent.
+			f.params, _ = mcp.HeaderParams(t.Raw[schema.val:schema.end])
 		}
 		if hints := find(t.Raw, 0, "annotations"); hints.ok() {
 			f.idempotent = isTrue(t.Raw, hints.val, "idempotentHint")
@@ -104,64 +87,4 @@ func newFactIndex(tools []mcp.Entry) *factIndex {
 func isTrue(raw []byte, obj int, name string) bool {
 	f := find(raw, obj, name)
 	return f.ok() && string(raw[f.val:f.end]) == "true"
-}
-
-// schemaParams collects annotations that are reachable through properties only.
-func schemaParams(ps []param, schema []byte, path []string) []param {
-	props := find(schema, 0, "properties")
-	if !props.ok() || len(path) >= maxDepth {
-		return ps
-	}
-	obj := schema[props.val:]
-	members, err := mcp.Members(obj[:skipValue(obj, 0)])
-	if err != nil {
-		return ps
-	}
-	for _, p := range members {
-		here := append(path[:len(path):len(path)], p.Name)
-		kind, _ := text(p.Value, "type")
-		if name, ok := text(p.Value, paramKey); ok && isToken(name) {
-			switch kind {
-			case "string", "boolean":
-				ps = append(ps, param{header: http.CanonicalHeaderKey(paramPrefix + name), path: here})
-			case "integer":
-				ps = append(ps, param{header: http.CanonicalHeaderKey(paramPrefix + name), path: here, numeric: true})
-			}
-		}
-		ps = schemaParams(ps, p.Value, here)
-	}
-	return ps
-}
-
-// matches says whether header and argument agree; an argument that is absent or
-// null has no header.
-func (p *param) matches(h http.Header, args []byte) bool {
-	raw := args
-	for _, name := range p.path {
-		f := find(raw, 0, name)
-		if !f.ok() {
-			raw = nil
-			break
-		}
-		raw = raw[f.val:f.end]
-	}
-	v, present, ok := only(h, p.header)
-	if raw == nil || string(raw) == "null" {
-		return !present
-	}
-	if !present || !ok {
-		return false
-	}
-	if v, ok = mcp.DecodeHeader(v); !ok {
-		return false
-	}
-	if s, isString := mcp.String(raw); isString {
-		return v == s
-	}
-	if p.numeric {
-		a, errA := strconv.ParseFloat(string(raw), 64)
-		b, errB := strconv.ParseFloat(strings.TrimSpace(v), 64)
-		return errA == nil && errB == nil && a == b && !math.IsInf(a, 0)
-	}
-	return v == string(raw)
 }

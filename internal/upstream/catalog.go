@@ -264,6 +264,9 @@ func (c *catalog) list(ctx context.Context) (all mcp.Page, err error) {
 			all.TTL = page.TTL
 		}
 		if page.Next == "" {
+			if c.kind == mcp.ListTools && c.l.conn.mirrors() {
+				all.Entries = c.mirrored(all.Entries)
+			}
 			return all, nil
 		}
 		cursor := append([]byte(`{"cursor":`), mcp.Quote(page.Next)...)

@@ -25,7 +25,13 @@ type exchange struct {
 	id   string // our request id, and the progress token
 	done chan struct{}
 
-	body   []byte        // of the request, until it is sent
+	body   []byte            // of the request, until it is sent
+	params []mcp.HeaderParam // modern: the arguments that are mirrored into headers
+
+	asked     *call.Spec // modern: with the agent's request, until it is taken
+	malformed int        // the code with which the server refused what was sent
+	anew      bool       // it is sent for the second time, after such a refusal
+
 	left   bool          // the request was allowed to leave; only the call's goroutine
 	rest   io.ReadCloser // of the response, after the answer
 	ended  call.Answer   // what stream has found
@@ -72,7 +78,7 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 	if x.Resume != nil {
 		return c.takeUp(ctx, x)
 	}
-	e, refused := c.prepare(ctx, x)
+	e, refused := c.prepare(ctx, x, x.Spec)
 	if refused != nil {
 		return *refused
 	}
@@ -80,8 +86,12 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 		return e.old.call(ctx, x)
 	}
 	a := e.carry(ctx, (*exchange).exchange)
-	if e.gone && readsOnly(x.Spec) && ctx.Err() == nil {
+	switch {
+	case ctx.Err() != nil:
+	case e.gone && readsOnly(x.Spec):
 		return c.again(ctx, x)
+	case e.malformed != 0 && e.asked != nil:
+		return c.anew(ctx, x, e)
 	}
 	return a
 }
@@ -93,7 +103,7 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 //go:noinline
 func (c *httpConn) again(ctx context.Context, x *call.Exec) call.Answer {
 	x.Note("The connection to the tool server was lost; the request only reads, so it was sent once more.")
-	e, refused := c.prepare(ctx, x)
+	e, refused := c.prepare(ctx, x, x.Spec)
 	if refused != nil {
 		return *refused
 	}
@@ -107,7 +117,7 @@ func (c *httpConn) again(ctx context.Context, x *call.Exec) call.Answer {
 // cannot be. It is apart from call, which is on the stack of every parked call.
 //
 //go:noinline
-func (c *httpConn) prepare(ctx context.Context, x *call.Exec) (e *exchange, refused *call.Answer) {
+func (c *httpConn) prepare(ctx context.Context, x *call.Exec, spec *call.Spec) (e *exchange, refused *call.Answer) {
 	sess, err := c.provenWithin(ctx, x.Limits.Connect)
 	var a call.Answer
 	var old *oldError
@@ -129,12 +139,22 @@ func (c *httpConn) prepare(ctx context.Context, x *call.Exec) (e *exchange, refu
 	if sess.tasks > 0 && x.Spec.Method == "" {
 		support = c.hooks.legacyTask(ctx, x.Spec.Tool, sess.tasks == tasksCancelled)
 	}
-	body, err := outgoingCall(x.Spec, id, id, sess.isModern, c.hooks.logLevel(x.Spec), taskTTL(support, x.Limits.Total))
+	body, err := outgoingCall(spec, id, id, sess.isModern, c.hooks.logLevel(spec), taskTTL(support, x.Limits.Total))
 	if err != nil {
 		a = failed("Not started: the call cannot be passed on: %v. Nothing was sent.", err)
 		return nil, &a
 	}
-	return &exchange{c: c, exec: x, sess: sess, id: id, caps: x.Spec.Capabilities, asTask: support, body: body, done: make(chan struct{})}, nil
+	e = &exchange{c: c, exec: x, sess: sess, id: id, caps: x.Spec.Capabilities, asTask: support, body: body, done: make(chan struct{})}
+	if sess.isModern {
+		if x.Spec.Method == "" {
+			e.params = c.hooks.params(ctx, x.Spec.Tool, false)
+		}
+		if len(spec.Request) <= maxKept {
+			kept := *spec
+			e.asked = &kept
+		}
+	}
+	return e, nil
 }
 
 // exchange sends the call and takes what comes back.
@@ -258,7 +278,11 @@ func (x *exchange) reading() {
 
 // dispatched notes that the request leaves, and starts the clocks.
 func (x *exchange) dispatched() error {
-	if err := x.exec.Dispatched(); err != nil {
+	if x.anew { // still the one dispatch
+		if err := x.read.Err(); err != nil {
+			return err
+		}
+	} else if err := x.exec.Dispatched(); err != nil {
 		return err
 	}
 	x.left = true
@@ -381,6 +405,7 @@ func (x *exchange) receive(ctx context.Context, resp *http.Response) call.Answer
 	}
 	switch t := mediaType(resp); {
 	case resp.StatusCode == http.StatusOK && t == "text/event-stream":
+		x.asked = nil
 		return x.stream(ctx, resp.Body)
 	case resp.StatusCode == http.StatusNotFound && !x.sess.isModern && x.sess.id != "":
 		resp.Body.Close()
@@ -413,6 +438,9 @@ func (x *exchange) single(ctx context.Context, resp *http.Response) call.Answer 
 		return x.lost(ctx, err)
 	case sameID(&m, x.id):
 		return x.answer(&m)
+	case malformed(m.Code):
+		x.malformed = m.Code
+		return refusedForm(x.c.s.Name, m.Code, m.ErrText)
 	case m.Error.Ok():
 		return failed("The tool server refused the call: %s (code %d, HTTP %d). It did not run.", printable([]byte(m.ErrText)), m.Code, resp.StatusCode)
 	}
@@ -464,8 +492,12 @@ func (x *exchange) answer(m *mcp.Message) call.Answer {
 		return call.Answer{End: cause.End}
 	}
 	if m.Error.Ok() {
-		if m.Code == codeCancelled {
+		switch {
+		case m.Code == codeCancelled:
 			return cancelledThere()
+		case malformed(m.Code):
+			x.malformed = m.Code
+			return refusedForm(x.c.s.Name, m.Code, m.ErrText)
 		}
 		end = call.End{Outcome: call.Failed, Code: m.Code}
 	}

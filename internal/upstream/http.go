@@ -149,6 +149,8 @@ func sameOrigin(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
+func (c *httpConn) mirrors() bool { return c.modern() }
+
 func (c *httpConn) modern() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -260,6 +262,11 @@ func (c *httpConn) request(ctx context.Context, method string, params []byte) ([
 		var status *statusError
 		if errors.As(err, &status) && status.lost(sess) && try == 0 {
 			c.forget(sess) // a list may be asked for again: it has no effects
+			continue
+		}
+		var rpc *mcp.RPCError
+		if errors.As(err, &rpc) && rpc.Code == mcp.CodeUnsupportedVersion && try == 0 {
+			c.forget(sess) // it is asked again what it speaks
 			continue
 		}
 		return result, err
@@ -465,6 +472,7 @@ func (c *httpConn) sendCall(x *exchange, body []byte) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	x.mirror(req.Header, body)
 	req.GetBody = func() (io.ReadCloser, error) {
 		return &gatedBody{Reader: bytes.NewReader(body), refused: &refused}, nil
 	}

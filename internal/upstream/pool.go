@@ -217,6 +217,7 @@ func (p *Pool) newLink(k linkKey, s Server) *link {
 		Renewed:      l.renewed,
 		LogLevel:     p.logLevel,
 		TaskSupport:  l.catalogs[mcp.ListTools].taskSupport,
+		Params:       l.catalogs[mcp.ListTools].headerParams,
 		Reconnected: func(result string) {
 			if o := p.opt.Observer; o != nil {
 				o.UpstreamReconnected(s.Name, result)

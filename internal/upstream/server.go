@@ -56,6 +56,16 @@ type Hooks struct {
 	// TaskSupport is what the server's list says of a tool's execution as a
 	// task: "required", "optional", or anything else. It may wait for the list.
 	TaskSupport func(ctx context.Context, tool string) string
+	// Params is which arguments of a tool are mirrored into headers, as the
+	// server's list says. It may wait for the list; with again, for a new one.
+	Params func(ctx context.Context, tool string, again bool) []mcp.HeaderParam
+}
+
+func (h *Hooks) params(ctx context.Context, tool string, again bool) []mcp.HeaderParam {
+	if h.Params == nil {
+		return nil
+	}
+	return h.Params(ctx, tool, again)
 }
 
 func (h *Hooks) introduced(s intro) {
@@ -120,6 +130,9 @@ type conn interface {
 	notify(method string)
 	// modern says which era the server speaks, after a request or call worked.
 	modern() bool
+	// mirrors says whether arguments are mirrored into headers (SPEC §1.3), after
+	// a request or call worked.
+	mirrors() bool
 	// close ends the connection in an orderly way and waits, bounded by ctx.
 	close(ctx context.Context)
 }

@@ -82,6 +82,8 @@ func newStdio(s Server, hooks Hooks) *stdioConn {
 	return c
 }
 
+func (c *stdioConn) mirrors() bool { return false }
+
 func (c *stdioConn) modern() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

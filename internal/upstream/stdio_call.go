@@ -104,6 +104,8 @@ func (w *wire) answer(x *call.Exec, r *response) call.Answer {
 	switch {
 	case r.failed && r.code == codeCancelled:
 		return cancelledThere()
+	case r.failed && w.modern && malformed(r.code):
+		return refusedForm(w.name, r.code, r.text)
 	case r.failed:
 		a.Outcome, a.Code = call.Failed, r.code
 	case r.kind == "input_required":

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"sort"
-	"strings"
 
 	"github.com/longcall/longcall/internal/mcp"
 )
@@ -156,45 +154,11 @@ func parseResult(raw []byte) (*Result, error) {
 // paramHeaders are the Mcp-Param-* headers that a tool's schema asks for with
 // x-mcp-header: arguments that layers in the path may want to see (SPEC §1.3).
 func paramHeaders(schema, args []byte) http.Header {
-	if !strings.Contains(string(schema), `"x-mcp-header"`) {
+	params, err := mcp.HeaderParams(schema)
+	if err != nil || params == nil {
 		return nil
 	}
 	h := http.Header{}
-	addParamHeaders(h, schema, args)
+	mcp.Mirror(h, params, args)
 	return h
-}
-
-func addParamHeaders(h http.Header, schema, args json.RawMessage) {
-	var s struct {
-		Properties map[string]json.RawMessage `json:"properties"`
-	}
-	var values map[string]json.RawMessage
-	if json.Unmarshal(schema, &s) != nil || json.Unmarshal(args, &values) != nil {
-		return
-	}
-	names := make([]string, 0, len(s.Properties))
-	for name := range s.Properties {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
-		value, ok := values[name]
-		if !ok || string(value) == "null" {
-			continue
-		}
-		var p struct {
-			Header string `json:"x-mcp-header"`
-		}
-		if json.Unmarshal(s.Properties[name], &p) == nil && p.Header != "" {
-			text, isString := mcp.String(value)
-			if !isString {
-				text = string(value)
-			}
-			h.Set("Mcp-Param-"+p.Header, mcp.EncodeHeader(text))
-			continue
-		}
-		if value[0] == '{' {
-			addParamHeaders(h, s.Properties[name], value)
-		}
-	}
 }
