@@ -28,7 +28,7 @@ type exchange struct {
 	body   []byte            // of the request, until it is sent
 	params []mcp.HeaderParam // modern: the arguments that are mirrored into headers
 
-	asked     *call.Spec // modern: with the agent's request, until it is taken
+	kept      *call.Spec // modern: with the agent's request, until it is taken
 	malformed int        // the code with which the server refused what was sent
 	anew      bool       // it is sent for the second time, after such a refusal
 
@@ -90,7 +90,7 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 	case ctx.Err() != nil:
 	case e.gone && readsOnly(x.Spec):
 		return c.again(ctx, x)
-	case e.malformed != 0 && e.asked != nil:
+	case e.malformed != 0 && e.kept != nil:
 		return c.anew(ctx, x, e)
 	}
 	return a
@@ -151,7 +151,7 @@ func (c *httpConn) prepare(ctx context.Context, x *call.Exec, spec *call.Spec) (
 		}
 		if len(spec.Request) <= maxKept {
 			kept := *spec
-			e.asked = &kept
+			e.kept = &kept
 		}
 	}
 	return e, nil
@@ -405,7 +405,7 @@ func (x *exchange) receive(ctx context.Context, resp *http.Response) call.Answer
 	}
 	switch t := mediaType(resp); {
 	case resp.StatusCode == http.StatusOK && t == "text/event-stream":
-		x.asked = nil
+		x.kept = nil
 		return x.stream(ctx, resp.Body)
 	case resp.StatusCode == http.StatusNotFound && !x.sess.isModern && x.sess.id != "":
 		resp.Body.Close()

@@ -95,7 +95,7 @@ func (c *httpConn) anew(ctx context.Context, x *call.Exec, first *exchange) call
 		c.forget(first.sess) // it is asked again what it speaks
 	}
 	x.Note("The tool server refused the request for how it was sent (code %d), and did nothing; it was sent anew.", first.malformed)
-	e, refused := c.prepare(ctx, x, first.asked)
+	e, refused := c.prepare(ctx, x, first.kept)
 	if refused != nil {
 		return *refused
 	}
