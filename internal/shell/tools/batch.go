@@ -48,8 +48,8 @@ func (t *Tools) runBatch(ctx context.Context, x *call.Exec) call.Answer {
 		if err := x.Dispatched(); err != nil { // it was cancelled first
 			return call.Answer{}
 		}
+		x.FirstByte()
 	}
-	x.FirstByte()
 	r := &batchRun{t: t, x: x, b: b}
 	if b.Sequence {
 		r.sequence(ctx)

@@ -3,6 +3,7 @@
 package tools
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -115,7 +116,7 @@ func TestBatchYields(t *testing.T) {
 		t.Errorf("it came back after %v", d)
 	}
 	if p.states() != "running exited running" || p.Outcome != "" || p.EndedAt != "" || p.shown.IsError || !p.shown.Link || !strings.HasPrefix(p.shown.Text[0], "running 3.") ||
-		!strings.Contains(p.shown.Text[0], "1 of 2 commands have ended") || !strings.Contains(p.Next, "Not finished: do not run it again") || len(p.shown.Told) != 1 {
+		!strings.Contains(p.shown.Text[0], "1 of 2 commands ended so far") || !strings.Contains(p.Next, "Not finished: do not run it again") || len(p.shown.Told) != 1 {
 		t.Errorf("%q\n%s", p.shown.Text, p.shown.Structured)
 	}
 	rec := p.call.Record()
@@ -210,5 +211,38 @@ func TestBatchTooMany(t *testing.T) {
 	p := r.call(Parallel, args("yield_ms", 12000, "commands", commands("sleep 0.3", "sleep 0.4")))
 	if p.State != "partial" || !p.shown.IsError || !strings.Contains(p.text(), "which is the limit; nothing was started") {
 		t.Errorf("%q", p.shown.Text)
+	}
+}
+
+// What is kept of batches is removed when it is old, also while longcall runs.
+func TestBatchesArePruned(t *testing.T) {
+	b, err := openBatches(t.TempDir(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, recent := call.NewID(), call.NewID()
+	for _, id := range []call.ID{old, recent} {
+		if err := b.store(id, &batch{Label: "x"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(b.file(old), past, past); err != nil {
+		t.Fatal(err)
+	}
+	b.pruned = past
+	if err := b.store(call.NewID(), &batch{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.load(old); err == nil {
+		t.Error("the old one is there")
+	}
+	if v, err := b.load(recent); err != nil || v.Label != "x" {
+		t.Error(v, err)
+	}
+	for _, id := range []call.ID{"", "c_x", "../../etc/passwd"} {
+		if _, err := b.load(id); err == nil {
+			t.Error(id)
+		}
 	}
 }

@@ -31,7 +31,7 @@ func TestRestartWhileRunning(t *testing.T) {
 	if q := r.end(c); *q.ExitCode != 0 || q.Output != "ok\n" || strings.Count(r.file("runs"), "\n") != 1 {
 		t.Errorf("%s", q.shown.Structured)
 	}
-	if got := r.seen.of(c.ID()); len(got) != 5 || got[2].what != "resume" {
+	if got := r.seen.of(c.ID()); len(got) != 4 || got[2].what != "resume" {
 		t.Errorf("%+v", got)
 	}
 }

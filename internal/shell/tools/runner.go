@@ -93,7 +93,9 @@ func notStarted(err error) string {
 // follow waits until the command has ended or ctx is done; c is nil for one that an
 // earlier process started.
 func (t *Tools) follow(ctx context.Context, x *call.Exec, p *shell.Process, c *command) call.Answer {
-	x.FirstByte() // it answers from now on, however silent it is
+	if x.Resume == nil {
+		x.FirstByte() // it answers from now on, however silent it is
+	}
 	if c != nil && c.ready != nil {
 		t.untilReady(ctx, x, p, c)
 	}

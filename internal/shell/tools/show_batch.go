@@ -44,7 +44,7 @@ func batchState(rec *call.Record, n *tally) string {
 // batchLine says in a few words how a batch stands.
 func batchLine(rec *call.Record, n *tally) string {
 	if rec.End.Outcome == call.Running {
-		return "running " + took(time.Since(rec.Started)) + " · " + thousands(int64(n.all-n.running)) + " of " + some(n.all, "command has ended", "commands have ended")
+		return "running " + took(time.Since(rec.Started)) + " · " + thousands(int64(n.all-n.running)) + " of " + some(n.all, "command", "commands") + " ended so far"
 	}
 	after := " after " + took(rec.Ended.Sub(rec.Started))
 	switch state := n.state(); {

@@ -42,6 +42,8 @@ type Settings struct {
 	Yield func(principal, client string) time.Duration
 	// Allowed says who may use the shell; nil is everybody.
 	Allowed func(principal string) bool
+
+	list []mcp.Entry // of the tools, as of Configure
 }
 
 // Tools are the shell's tools and the runner of their calls. Bind comes before the
@@ -80,6 +82,7 @@ func (t *Tools) Configure(s Settings) {
 	if len(s.Shell) == 0 {
 		s.Shell = []string{"/bin/sh", "-c"}
 	}
+	s.list = s.entries()
 	t.set.Store(&s)
 }
 
@@ -134,7 +137,7 @@ func (t *Tools) Tools(principal string) []mcp.Entry {
 	if s.Allowed != nil && !s.Allowed(principal) {
 		return nil
 	}
-	return s.entries()
+	return s.list
 }
 
 // refused says why a principal may not use the shell; empty if it may.
