@@ -149,7 +149,7 @@ func TestOwnToolsArguments(t *testing.T) {
 		{toolCancel, `{}`, "id of cancel_call is missing; it must be one call id"},
 		{toolCancel, `{"id":""}`, "id of cancel_call is an empty string;"},
 		{toolCancel, `{"id":7}`, "id of cancel_call is 7; it must be one call id"},
-		{toolCancel, `{"id":"c","reason":` + long + `}`, "reason of cancel_call is a string; it must be a string of at most 200 bytes"},
+		{toolCancel, `{"id":"c","reason":` + long + `}`, "reason of cancel_call is a string of 201 bytes; it must be a string of at most 200 bytes"},
 		{toolCancel, `{"ids":["c"]}`, `cancel_call has no parameter "ids". It has id, reason.`},
 		{toolList, `{"limit":0}`, "limit of list_calls is 0; it must be an integer from 1 to 100."},
 		{toolList, `{"limit":true}`, "limit of list_calls is a boolean;"},
