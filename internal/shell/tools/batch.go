@@ -150,7 +150,7 @@ func (r *batchRun) one(ctx context.Context, i int) fate {
 	}
 	defer c.Leave(call.Delivery{}, -1)
 	if ended(ctx, c) {
-		rec := c.Record()
+		rec := recordOf(ctx, c)
 		return r.t.fateOf(&rec)
 	}
 	var cause *call.Cause
@@ -193,7 +193,7 @@ func ended(ctx context.Context, c *call.Call) bool {
 				return false
 			}
 		}
-		if c.Record().End.Outcome != call.Running {
+		if rec := recordOf(ctx, c); rec.End.Outcome != call.Running {
 			return true
 		}
 		select {
@@ -255,6 +255,15 @@ func (r *batchRun) update(i int, f func(*batchCommand)) {
 	if err := r.t.batches.store(r.x.ID, r.b); err != nil {
 		r.t.log.Warn("a batch could not be kept", "call", string(r.x.ID), "error", err)
 	}
+}
+
+// recordOf is a call's record, with its end only if that may be shown (I4).
+func recordOf(ctx context.Context, c *call.Call) call.Record {
+	rec := c.Record()
+	if state, err := c.Look(ctx, rec.Seq); err == nil && state.Outcome == call.Running {
+		rec.End, rec.Ended = call.End{}, time.Time{}
+	}
+	return rec
 }
 
 // fate is what became of a command of a batch.
@@ -328,7 +337,7 @@ func (t *Tools) count(ctx context.Context, principal string, b *batch, runs bool
 		case c.ID != "":
 			f = unknown
 			if c, err := t.engine.Get(ctx, principal, c.ID); err == nil {
-				rec := c.Record()
+				rec := recordOf(ctx, c)
 				records[i], f = &rec, t.fateOf(&rec)
 			}
 		case runs && c.Refused == "":

@@ -48,11 +48,7 @@ func (t *Tools) find(ctx context.Context, ask *Ask, id string) (*sight, string) 
 	case err != nil:
 		return nil, "The record of the calls cannot be read right now. They go on all the same. Call again in a moment."
 	}
-	rec := c.Record()
-	state, err := c.Look(ctx, 0)
-	if err == nil && state.Outcome == call.Running {
-		rec.End, rec.Ended = call.End{}, time.Time{} // an end that was not shown yet (I4)
-	}
+	rec := recordOf(ctx, c)
 	switch {
 	case rec.Server != Server:
 		return nil, id + " is a call of the tool " + argument.Plain(rec.PublicTool, 128) + ", not a command. " + n.Await + " with " + awaitArguments(rec.ID) + " gives its result."
