@@ -167,6 +167,9 @@ func (x *exchange) subscribeLegacy(m *mcp.Message, s *session) []byte {
 		s.held.drop(uri)
 		return mcp.ResultResponse(id, []byte("{}"))
 	}
+	if s.id == "" {
+		return mcp.ErrorResponse(id, mcp.CodeInvalidRequest, "Not subscribed: there is no session to tell of changes. Send initialize first.", nil)
+	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), holdWait)
 	defer cancel()
 	err := x.subscribeTo(ctx, &s.held, uri)
@@ -193,8 +196,10 @@ func (x *exchange) setLevel(m *mcp.Message, s *session) []byte {
 	if !ok {
 		return mcp.ErrorResponse(id, mcp.CodeInvalidParams, "params.level must be one of "+strings.Join(levels[:], ", ")+".", nil)
 	}
-	s.level.Store(int32(rank))
-	x.h.opt.Catalog.SetLevel(x.caller(), name)
+	if s.id != "" { // else there is no later
+		s.level.Store(int32(rank))
+		x.h.opt.Catalog.SetLevel(x.caller(), name)
+	}
 	return mcp.ResultResponse(id, []byte("{}"))
 }
 

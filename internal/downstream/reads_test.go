@@ -429,6 +429,24 @@ func TestSubscribe(t *testing.T) {
 	}
 }
 
+// Without a session nobody could be told: such a subscription is refused, and leaves
+// nothing behind.
+func TestSubscribeSessionless(t *testing.T) {
+	r := newRig(t)
+	everything(r)
+	r.settings.Sessionless = true
+	c := r.serve()
+	if _, body := c.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"db:1"}}`); !strings.Contains(body, "-32600") {
+		t.Errorf("subscribed: %s", body)
+	}
+	if _, body := c.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"info"}}`); !strings.Contains(body, `"result":{}`) {
+		t.Errorf("a level: %s", body)
+	}
+	if len(r.subscribed) != 0 || len(r.levels) != 0 {
+		t.Errorf("asked %v %v", r.subscribed, r.levels)
+	}
+}
+
 // TestListenResources is R-10: what somebody takes is acknowledged, before anything
 // else, and only that is told.
 func TestListenResources(t *testing.T) {
