@@ -42,16 +42,12 @@ func (x *exchange) offers() (o offers) {
 			}
 		}
 	}
-	o.subscribe = o.subscribe && subscribes
 	if x.h.own != nil {
 		o.resources, o.subscribe = true, true
 	}
 	slices.SortFunc(o.extensions, func(a, b mcp.Member) int { return strings.Compare(a.Name, b.Name) })
 	return o
 }
-
-// subscribes says whether tool servers can be subscribed to yet.
-const subscribes = false
 
 // ttl is how long a modern agent may keep this.
 func (o offers) ttl() time.Duration {

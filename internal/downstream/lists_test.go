@@ -161,14 +161,10 @@ func TestOffers(t *testing.T) {
 	r.caps["late"] = ""
 	r.said["up"], r.said["full"] = "Be brief.", "  \n"
 	c := r.serve()
-	subscribed := ""
-	if subscribes {
-		subscribed = `"subscribe":true,`
-	}
 	for path, want := range map[string]string{
 		"/mcp/up":   `{"tools":{"listChanged":true},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Long calls hold.\n\nBe brief.","ttlMs":60000`,
 		"/mcp/full": `{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true},"completions":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Long calls hold.","ttlMs":60000`,
-		"/mcp":      `{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{` + subscribed + `"listChanged":true},"completions":{},"logging":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Long calls hold.\n\nAbout the tools whose names begin with up__:\nBe brief.","ttlMs":0`,
+		"/mcp":      `{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Long calls hold.\n\nAbout the tools whose names begin with up__:\nBe brief.","ttlMs":0`,
 	} {
 		_, body := c.post(path, `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{`+modernMeta+`}}}`, modern("server/discover", "")...)
 		if !strings.Contains(body, `"capabilities":`+want) {
