@@ -209,8 +209,14 @@ func (a *attachment) together() bool {
 	if a.x.set.Together <= 0 || a.join == call.Joined {
 		return false // one that has run for a while does not end this very moment
 	}
+	wait := a.x.set.Together
+	if a.modern && a.token == nil {
+		// It may miss a capability, which HTTP has a status for while nothing was
+		// written, and nothing else is due to it for a long time.
+		wait *= 10
+	}
 	done := false
-	a.follow(a.x.set.Together, func(ev call.Event) bool {
+	a.follow(wait, func(ev call.Event) bool {
 		switch ev.Kind {
 		case call.KindProgress, call.KindMessage, call.KindCancelRequested:
 			a.after-- // to be shown on the stream

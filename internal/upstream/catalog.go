@@ -47,6 +47,7 @@ type catalog struct {
 	busy    chan struct{} // closed when the read under way ends; nil if none
 	again   bool          // read once more after it
 	pending bool          // a read is due
+	said    bool          // the server said that the list changed, since the last read began
 	failed  int           // tries since the last success
 }
 
@@ -137,10 +138,13 @@ func (c *catalog) refresh() {
 	c.readLocked()
 }
 
-// invalidate is called when the server says that its list changed.
+// invalidate is called when the server says that its list changed. That is told,
+// also if the list turns out to be the same: it may have changed and changed back,
+// and who looks for what a server says would wait for it.
 func (c *catalog) invalidate() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.said = true
 	if c.pending {
 		return
 	}
@@ -185,15 +189,16 @@ func (c *catalog) readLocked() chan struct{} {
 		return c.busy
 	}
 	done := make(chan struct{})
-	if c.p.spawn(func() { c.readNow(done) }) {
-		c.busy = done
+	said := c.said
+	if c.p.spawn(func() { c.readNow(done, said) }) {
+		c.busy, c.said = done, false
 	}
 	return c.busy
 }
 
-// readNow reads the list and tells who watches if it is another one. done is
-// closed as soon as it can be used.
-func (c *catalog) readNow(done chan struct{}) {
+// readNow reads the list and tells who watches if it is another one, or the server
+// said so. done is closed as soon as it can be used.
+func (c *catalog) readNow(done chan struct{}, said bool) {
 	page, err := c.list(c.l.ctx)
 	server := c.l.server.Name
 	before, known := c.p.lastList(server, c.kind)
@@ -204,11 +209,12 @@ func (c *catalog) readNow(done chan struct{}) {
 	if !c.read.IsZero() {
 		before, known = c.entries, true
 	}
-	changed := err == nil && !(known && mcp.SameEntries(before, page.Entries))
+	changed := err == nil && (said || !(known && mcp.SameEntries(before, page.Entries)))
 	if c.err = err; err == nil {
 		c.entries, c.ttl, c.public, c.read, c.failed = page.Entries, page.TTL, page.Public, time.Now(), 0
 	} else {
 		c.tried = time.Now()
+		c.said = c.said || said
 		if c.failed++; c.read.IsZero() && !c.pending && !c.l.isRetired() {
 			c.later(min(catalogRetry<<min(c.failed-1, 8), catalogRetryMax))
 		}

@@ -199,6 +199,9 @@ func TestListChanged_R25(t *testing.T) {
 			t.Errorf("%s: %q", k, names(l))
 		}
 	}
+	// Also if it is the same again: who looks for what the server says waits for it.
+	stream.Event(`{"jsonrpc":"2.0","method":"` + mcp.MethodPromptsChanged + `"}`)
+	s.told(mcp.Change{List: mcp.ListPrompts})
 }
 
 // What was known of a server is known to the next process, before it is asked.
