@@ -19,6 +19,9 @@ const (
 	maxKeys     = 64
 	defaultWait = 250 * time.Millisecond
 	maxTyped    = 1000 // writes whose place in the output is remembered
+	// catchUp is how long the end of a call is waited for whose command has ended,
+	// at most: it is being stored.
+	catchUp = time.Second
 )
 
 var (
@@ -49,6 +52,12 @@ func (t *Tools) find(ctx context.Context, ask *Ask, id string) (*sight, string) 
 		return nil, "The record of the calls cannot be read right now. They go on all the same. Call again in a moment."
 	}
 	rec := recordOf(ctx, c)
+	if p := t.manager.Find(id); p != nil && rec.End.Outcome == call.Running && p.Status().State.Final() {
+		short, cancel := context.WithTimeout(ctx, catchUp)
+		ended(short, c)
+		cancel()
+		rec = recordOf(ctx, c)
+	}
 	switch {
 	case rec.Server != Server:
 		return nil, id + " is a call of the tool " + argument.Plain(rec.PublicTool, 128) + ", not a command. " + n.Await + " with " + awaitArguments(rec.ID) + " gives its result."
@@ -165,6 +174,9 @@ func (t *Tools) write(ctx context.Context, ask *Ask) Shown {
 	typed, err := v.p.Input(ctx, in)
 	switch {
 	case errors.Is(err, shell.ErrEnded):
+		if v, wrong = t.find(ctx, ask, id); wrong != "" {
+			return refusal(wrong)
+		}
 		return refusal("Nothing was typed: the command has ended: " + strings.TrimSuffix(v.line(), ".") + ". " + ask.Names.Read + " with " + idArguments(v.rec.ID) + " shows its output.")
 	case err != nil:
 		return refusal(id + ": " + strings.TrimSuffix(err.Error(), ".") + ".")

@@ -5,6 +5,7 @@ package tools
 import (
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 )
 
@@ -22,4 +23,10 @@ func (r *rig) killShim(pid int) {
 	}
 	r.must(syscall.Kill(parent, syscall.SIGKILL))
 	r.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) }) // what outlived its shim
+}
+
+// alive says whether a process runs; one that nobody has reaped does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
 }

@@ -45,7 +45,7 @@ func TestModelOfLife(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts many processes")
 	}
-	few(t, "rapid.checks", "100", "8")
+	few(t, "rapid.checks", "100", "5")
 	few(t, "rapid.steps", "30", "15")
 	r := newRig(t, func(r *rig) { r.opts.MaxPerOwner, r.opts.MaxTotal = 64, 64 })
 	rapid.Check(t, func(rt *rapid.T) {

@@ -3,6 +3,7 @@
 package tools
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -75,9 +76,18 @@ func TestShimKilled(t *testing.T) {
 		!strings.HasPrefix(q.shown.Text[0], "Outcome unknown: supervision ended at ") || !strings.Contains(q.shown.Text[0], " UTC. Check for side effects before starting it again.") {
 		t.Errorf("%q %s", q.shown.Text, q.shown.Structured)
 	}
-	if rec := p.call.Record(); rec.End.Outcome != call.Interrupted {
+	rec := p.call.Record()
+	if rec.End.Outcome != call.Interrupted {
 		t.Errorf("%+v", rec.End)
 	}
+	// What outlived its shim can still be stopped.
+	if !strings.Contains(q.shown.Text[0], fmt.Sprintf("1 process of it still ran when that was noticed: pid %d; cancel_call with", pid)) {
+		t.Errorf("%q", q.shown.Text)
+	}
+	if left, err := r.tools.Stop(t.Context(), &rec, How{Grace: -1, By: "ann"}); !left || err != nil {
+		t.Error(left, err)
+	}
+	r.until("its end", func() bool { return !alive(pid) })
 }
 
 // A cancel that was asked for before the restart holds after it.

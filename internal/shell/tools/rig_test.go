@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,6 +35,7 @@ type rig struct {
 	tools   *Tools
 	engine  *call.Engine
 	seen    *observer
+	logger  *slog.Logger // of all; nil for none
 }
 
 func newRig(t *testing.T, change ...func(*rig)) *rig {
@@ -70,10 +72,11 @@ func (r *rig) open() {
 	var err error
 	r.log, err = sqlite.Open(r.Context(), filepath.Join(r.state, "journal.db"), sqlite.Options{})
 	r.must(err)
+	r.opts.Log = r.logger
 	r.manager, err = shell.Open(r.Context(), r.opts)
 	r.must(err)
 	own := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + r.root, "SECRET=shh", "ALLOWED=yes"}
-	r.tools, err = New(r.manager, filepath.Join(r.state, "batches"), time.Hour, own, r.set, nil)
+	r.tools, err = New(r.manager, filepath.Join(r.state, "batches"), time.Hour, own, r.set, r.logger)
 	r.must(err)
 	r.engine = call.NewEngine(r.log, r.tools, call.Options{Epoch: r.log.Epoch(), Observer: r.seen})
 	r.tools.Bind(r.engine)

@@ -227,11 +227,11 @@ func (v *sight) warnings(n *Names) string {
 		for i, pid := range v.st.Survivors {
 			pids[i] = strconv.Itoa(pid)
 		}
-		what := "could not be ended"
 		if v.st.State == shell.Lost {
-			what = "still ran when that was noticed"
+			parts = append(parts, some(k, "process", "processes")+" of it still ran when that was noticed: pid "+strings.Join(pids, ", ")+"; "+n.Cancel+" with "+idArguments(v.rec.ID)+" stops what still does.")
+		} else {
+			parts = append(parts, some(k, "process", "processes")+" of it could not be ended: pid "+strings.Join(pids, ", ")+".")
 		}
-		parts = append(parts, some(k, "process", "processes")+" of it "+what+": pid "+strings.Join(pids, ", ")+".")
 	}
 	if v.running && v.st.Unsupervised {
 		parts = append(parts, "Its supervisor is gone: its further output and its exit code are lost. "+n.Cancel+" can stop it.")

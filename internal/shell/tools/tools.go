@@ -212,7 +212,7 @@ func (t *Tools) Stop(ctx context.Context, rec *call.Record, how How) (left bool,
 		if p == nil {
 			continue
 		}
-		if s := p.Status(); s.Descendants == 0 || !s.TreeEnded.IsZero() {
+		if s := p.Status(); !s.TreeEnded.IsZero() || s.State.Final() && s.Descendants == 0 && len(s.Survivors) == 0 {
 			continue
 		}
 		left = true
