@@ -441,3 +441,26 @@ func TestShellBatch(t *testing.T) {
 		r.stop()
 	})
 }
+
+// The transport of 2024-11-05 has the shell too: the same yield, on its stream.
+func TestShellOldTransport(t *testing.T) {
+	r := newRig(t)
+	s := withShell(r)
+	c := r.serve()
+	o := c.dialOld("/sse/shell")
+	o.hello(mcp.V20241105)
+	o.send(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"exec_command","arguments":{"command":"say hi; sleep 300s","yield_ms":100}}}`)
+	got := readCommand(t, o.await(`"id":7,"result"`)+"\n")
+	if got.Result.Structured.State != "running" || got.Result.Structured.Output != "hi\n" || got.Result.IsError {
+		t.Errorf("%+v", got)
+	}
+	for _, b := range got.Result.Content {
+		if b.Type != "text" {
+			t.Errorf("a block of type %s", b.Type) // that revision knows no links
+		}
+	}
+	if s.started["say hi; sleep 300s"] != 1 || r.eng.InFlight() != 1 {
+		t.Errorf("started %v", s.started)
+	}
+	o.end()
+}

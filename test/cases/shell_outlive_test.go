@@ -4,6 +4,7 @@ package cases_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -261,6 +262,80 @@ func TestShellReplay(t *testing.T) {
 		}
 		if r = ask(t, c, "exec_command", command("echo other", `,"idempotency_key":"k1"`)); !r.IsError || !strings.Contains(r.text(), "idempotency key") {
 			t.Errorf("a key of another command: %s", r.JSON)
+		}
+	})
+}
+
+// Over a host's pipe the host cancels by message, in both eras: that too lets go of
+// the request only.
+func TestShellCancelOverThePipe(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	for _, version := range eras {
+		p := m.host(nil, "stdio", "--server", "shell")
+		if version == wire.Legacy {
+			p.open()
+		}
+		args := command("echo run >> "+version+"; sleep 5; exit 3", `,"yield_ms":12000`)
+		p.call(version, "20", "exec_command", args)
+		m.until("it runs", func() bool { return m.lines(version) == 1 })
+		p.cancel("20")
+		p.call(version, "21", "exec_command", args)
+		r := read(t, p.response("21"))
+		if !r.Joined || r.exit() != 3 || m.lines(version) != 1 {
+			t.Errorf("%s: %s; it ran %d times", version, r.JSON, m.lines(version))
+		}
+		if n := p.count(`"id":20,"result"`); n != 0 {
+			t.Errorf("%s: the cancelled request got an answer:\n%s", version, p.text())
+		}
+		p.close()
+	}
+}
+
+// D9: four lifecycle records with one request id: start, first byte, completion,
+// client abort; a yield is none of a success's words.
+func TestShellLifecycleRecords(t *testing.T) {
+	t.Parallel()
+	eachEra(t, func(t *testing.T, m *machine, c *wire.Client) {
+		events := func(x *wire.Exchange, last string) (all []string) {
+			t.Helper()
+			id := ""
+			m.until(last, func() bool {
+				all = nil
+				for line := range strings.Lines(m.log.String()) {
+					var l struct{ Event, Request, Call, Delivery, Outcome, Msg string }
+					if json.Unmarshal([]byte(line), &l) != nil || l.Request == "" || id != "" && l.Request != id {
+						continue
+					}
+					if id == "" && l.Event == "start" && l.Call != "" && l.Call == x.Head(0).Get("Longcall-Call") {
+						id = l.Request
+					}
+					if id != "" && l.Request == id && !strings.HasPrefix(l.Event, "call_") {
+						all = append(all, l.Event)
+						if l.Delivery == "handed_off" && (strings.Contains(l.Msg, "completed") || l.Outcome != "running") {
+							t.Errorf("a yield reads as a success: %s", line)
+						}
+					}
+				}
+				return len(all) > 0 && all[len(all)-1] == last
+			})
+			return all
+		}
+		done := c.Start(wire.Call{Tool: "exec_command", Args: command("true", "")})
+		done.Response(0)
+		if got := fmt.Sprint(events(done, "completion")); got != "[start first_byte completion]" {
+			t.Errorf("of one that ended: %s", got)
+		}
+		yields := c.Start(wire.Call{Tool: "exec_command", Args: command("sleep 60", `,"yield_ms":200`)})
+		yields.Response(0)
+		if got := fmt.Sprint(events(yields, "completion")); got != "[start first_byte completion]" {
+			t.Errorf("of one that yields: %s", got)
+		}
+		gone := c.Start(wire.Call{Tool: "exec_command", Args: command("sleep 61", `,"yield_ms":9000`)})
+		gone.WaitItems(1, 0)
+		gone.Close()
+		if got := fmt.Sprint(events(gone, "abort")); got != "[start first_byte abort]" {
+			t.Errorf("of one whose client is gone: %s", got)
 		}
 	})
 }
