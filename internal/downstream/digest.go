@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -35,7 +36,7 @@ const (
 
 // comebacks are the calls whose agents have to come back: those that were handed
 // off, or whose reader was lost. What an earlier process left is read once per
-// principal, from the log.
+// principal, from the log. Of a call it keeps who made it, and nothing else.
 type comebacks struct {
 	mu sync.Mutex
 	m  map[string]*comeback // by principal
@@ -43,7 +44,13 @@ type comebacks struct {
 
 type comeback struct {
 	loaded bool
-	calls  map[call.ID]*call.Call
+	calls  []absent // oldest first
+}
+
+// absent is a call without its agent.
+type absent struct {
+	id              call.ID
+	session, client string
 }
 
 // of gives a principal's; cb.mu is held.
@@ -53,53 +60,49 @@ func (cb *comebacks) of(principal string) *comeback {
 	}
 	p := cb.m[principal]
 	if p == nil {
-		p = &comeback{calls: map[call.ID]*call.Call{}}
+		p = &comeback{}
 		cb.m[principal] = p
 	}
 	return p
 }
 
 // add remembers a call.
-func (cb *comebacks) add(principal string, c *call.Call) {
+func (cb *comebacks) add(principal string, rec *call.Record) {
 	cb.mu.Lock()
 	defer cb.mu.Unlock()
 	p := cb.of(principal)
-	if len(p.calls) >= maxComebacks && p.calls[c.ID()] == nil {
-		var oldest *call.Call
-		for _, o := range p.calls {
-			if oldest == nil || o.Record().Started.Before(oldest.Record().Started) {
-				oldest = o
-			}
-		}
-		delete(p.calls, oldest.ID())
+	if slices.ContainsFunc(p.calls, func(a absent) bool { return a.id == rec.ID }) {
+		return
 	}
-	p.calls[c.ID()] = c
+	if len(p.calls) >= maxComebacks {
+		p.calls = slices.Delete(p.calls, 0, 1)
+	}
+	p.calls = append(p.calls, absent{rec.ID, rec.Session, rec.Client})
 }
 
 func (cb *comebacks) drop(principal string, id call.ID) {
 	cb.mu.Lock()
 	defer cb.mu.Unlock()
-	delete(cb.of(principal).calls, id)
+	p := cb.of(principal)
+	p.calls = slices.DeleteFunc(p.calls, func(a absent) bool { return a.id == id })
 }
 
 // list gives a principal's calls; fresh says that those of earlier processes are
 // still to be added.
-func (cb *comebacks) list(principal string) (all []*call.Call, fresh bool) {
+func (cb *comebacks) list(principal string) (all []absent, fresh bool) {
 	cb.mu.Lock()
 	defer cb.mu.Unlock()
 	p := cb.of(principal)
 	fresh, p.loaded = !p.loaded, true
-	for _, c := range p.calls {
-		all = append(all, c)
-	}
-	return all, fresh
+	return slices.Clone(p.calls), fresh
 }
 
 // comesLater remembers the call of a request that ended without its end, unless
 // its task tells of it.
 func (a *attachment) comesLater() {
-	if h := a.x.h; h.opt.Shell != nil && !a.tasked() && a.d.How != call.Delivered && a.d.How != call.Replayed && a.d.How != "" {
-		h.comebacks.add(a.x.q.Principal, a.call)
+	if h := a.x.h; h.opt.Shell != nil && a.read == nil && !a.tasked() && a.d.How != call.Delivered && a.d.How != call.Replayed && a.d.How != "" {
+		rec := a.call.Record()
+		h.comebacks.add(a.x.q.Principal, &rec)
 	}
 }
 
@@ -112,62 +115,59 @@ func (a *attachment) tasked() bool { return a.asTask || a.task && a.d.How == cal
 func (x *exchange) untold(except []call.ID) (list []call.Record) {
 	all, fresh := x.h.comebacks.list(x.q.Principal)
 	if fresh {
-		all = append(all, x.leftBefore(all)...)
+		x.leftBefore()
+		all, _ = x.h.comebacks.list(x.q.Principal)
 	}
-	for _, c := range all {
-		if c.HasReaders() || slices.Contains(except, c.ID()) {
+	for _, a := range all {
+		if x.h.running(x.q.Principal, a.id) || slices.Contains(except, a.id) || !x.isTheirs(a) {
 			continue
 		}
+		c, err := x.h.opt.Engine.Get(x.r.Context(), x.q.Principal, a.id)
+		if errors.Is(err, call.ErrUnknown) {
+			x.h.comebacks.drop(x.q.Principal, a.id)
+		}
+		if err != nil || c.HasReaders() {
+			continue
+		}
+		// The end may be shown (I4), and the record says to whom it was.
 		if st, err := c.Look(x.r.Context(), 0); err != nil || st.Outcome == call.Running {
 			continue
 		}
-		// Who else has shown it may have found it elsewhere: the engine knows.
-		c, err := x.h.opt.Engine.Get(x.r.Context(), x.q.Principal, c.ID())
-		if err != nil {
+		rec := c.Record()
+		if !isUnread(&rec) || rec.Told || rec.Parent != "" || time.Since(rec.Ended) > digestAge {
+			x.h.comebacks.drop(x.q.Principal, rec.ID)
 			continue
 		}
-		rec := c.Record()
-		switch {
-		case !isUnread(&rec) || rec.Told || rec.Parent != "" || time.Since(rec.Ended) > digestAge:
-			x.h.comebacks.drop(x.q.Principal, rec.ID)
-		case x.isTheirs(&rec):
-			list = append(list, rec)
-		}
+		list = append(list, rec)
 	}
 	slices.SortFunc(list, func(a, b call.Record) int { return a.Ended.Compare(b.Ended) })
 	return list[:min(len(list), maxAwaited)]
 }
 
-// leftBefore are such calls of earlier processes.
-func (x *exchange) leftBefore(known []*call.Call) (all []*call.Call) {
+// leftBefore remembers such calls of earlier processes.
+func (x *exchange) leftBefore() {
 	recs, err := x.h.opt.Engine.List(x.r.Context(), x.q.Principal, "", scanPage)
 	if err != nil {
-		return nil
+		return // they are still listed by list_calls
 	}
-	for i := range recs {
+	for i := len(recs) - 1; i >= 0; i-- {
 		r := &recs[i]
 		running := r.End.Outcome == call.Running
-		if r.Parent != "" || r.Delivered || r.Told || !r.HandedOff && !running && !x.isShell(r.Server) || !running && time.Since(r.Ended) > digestAge {
-			continue
-		}
-		if slices.ContainsFunc(known, func(c *call.Call) bool { return c.ID() == r.ID }) {
-			continue
-		}
-		if c, err := x.h.opt.Engine.Get(x.r.Context(), x.q.Principal, r.ID); err == nil {
-			x.h.comebacks.add(x.q.Principal, c)
-			all = append(all, c)
+		switch {
+		case r.Parent != "", r.Delivered, r.Told, !running && time.Since(r.Ended) > digestAge:
+		case running, r.HandedOff, x.isShell(r.Server):
+			x.h.comebacks.add(x.q.Principal, r)
 		}
 	}
-	return all
 }
 
 // isTheirs says whether a call is of the agent that asks now, as far as that can
 // be known: of its session, or of the same client without a session that is used.
-func (x *exchange) isTheirs(rec *call.Record) bool {
-	if rec.Session != "" && rec.Session == x.q.Session {
+func (x *exchange) isTheirs(a absent) bool {
+	if a.session != "" && a.session == x.q.Session {
 		return true
 	}
-	return rec.Client == x.who && !x.h.sessions.inUse(rec.Session, awayAfter)
+	return a.client == x.who && !x.h.sessions.inUse(a.session, awayAfter)
 }
 
 // digest tells of calls that have ended, in a block of content; empty if there are
@@ -246,12 +246,12 @@ func (x *exchange) tellDigested(out bool) {
 	ctx := context.WithoutCancel(x.r.Context())
 	for i := range x.digested {
 		id := x.digested[i].ID
-		c, err := x.h.opt.Engine.Get(ctx, x.q.Principal, id)
-		if err != nil {
+		if !out {
+			x.h.comebacks.add(x.q.Principal, &x.digested[i])
 			continue
 		}
-		if !out {
-			x.h.comebacks.add(x.q.Principal, c)
+		c, err := x.h.opt.Engine.Get(ctx, x.q.Principal, id)
+		if err != nil {
 			continue
 		}
 		c.Enter()

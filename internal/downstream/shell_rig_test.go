@@ -3,7 +3,6 @@ package downstream
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -47,6 +46,11 @@ type shellArgs struct {
 	Ready                          string `json:"ready_pattern"`
 	Cursor                         int64  `json:"cursor"`
 }
+
+// sentence is an error for a model.
+type sentence string
+
+func (s sentence) Error() string { return string(s) }
 
 // withShell gives the rig a shell.
 func withShell(r *rig) *scripted {
@@ -242,7 +246,7 @@ func (s *scripted) Total(id call.ID) int64 {
 func (s *scripted) Scan(id call.ID, from int64, pattern string) (ShellScan, error) {
 	re, err := regexp.Compile(pattern)
 	if err != nil {
-		return nil, errors.New("pattern is no regular expression.")
+		return nil, sentence("pattern is no regular expression.")
 	}
 	return &scriptedScan{s, id, from, re}, nil
 }
@@ -268,7 +272,7 @@ func (n *scriptedScan) Close() {}
 
 func (s *scripted) Stop(_ context.Context, rec *call.Record, how ShellStop) (bool, error) {
 	if how.Signal == "NONE" {
-		return false, errors.New("There is no signal NONE. Nothing was done.")
+		return false, sentence("There is no signal NONE. Nothing was done.")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -111,8 +111,8 @@ func TestShellTerminal(t *testing.T) {
 		t.Helper()
 		return ask(t, c, "write_stdin", `{"id":"`+r.CallID+`",`+args+`}`)
 	}
-	w := write(`"cols":132,"rows":50`)
-	w = write(`"text":"go\n"`)
+	write(`"cols":132,"rows":50`)
+	w := write(`"text":"go\n"`)
 	if !strings.Contains(w.Output, "50 132") {
 		t.Errorf("after a resize: %s", w.JSON)
 	}
