@@ -64,6 +64,7 @@ type callJSON struct {
 	PublicTool string          `json:"public_tool,omitempty"`
 	Outcome    string          `json:"outcome"` // running while it has not ended
 	ToolError  bool            `json:"tool_error,omitempty"`
+	ExitCode   *int            `json:"exit_code,omitempty"` // of a command of the shell that has one
 	Code       int             `json:"code,omitempty"`
 	By         string          `json:"by,omitempty"`
 	Limit      string          `json:"limit,omitempty"`
@@ -118,6 +119,9 @@ func newCallJSON(r *call.Record, deliveries []call.Delivery) callJSON {
 	}
 	if r.End.Outcome == call.Running {
 		c.Outcome = "running"
+	}
+	if code, ok := exitCode(r); ok {
+		c.ExitCode = &code
 	}
 	if json.Valid(r.Arguments) {
 		c.Arguments = r.Arguments
@@ -235,7 +239,7 @@ func (c *callsListCmd) row(sys *System, rec *call.Record, d []call.Delivery) []s
 	if sys.OutTerminal {
 		id = shortID(rec.ID)
 	}
-	return []string{id, when(rec.Started, time.Now()), duration(took(rec)), clean(rec.Server + "/" + rec.Tool), outcomeWords(rec.End), deliveryWords(rec, d)}
+	return []string{id, when(rec.Started, time.Now()), duration(took(rec)), toolWords(rec), recordWords(rec), deliveryWords(rec, d)}
 }
 
 // when is a time for people: of the clock today, with the day before.

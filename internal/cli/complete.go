@@ -346,7 +346,7 @@ func (c *completer) calls(running bool) []string {
 	}
 	var out []string
 	for _, r := range recs {
-		out = append(out, string(r.ID)+"\t"+clean(r.Server+"/"+r.Tool)+", "+outcomeWords(r.End)+", "+when(r.Started, time.Now()))
+		out = append(out, string(r.ID)+"\t"+toolWords(&r)+", "+recordWords(&r)+", "+when(r.Started, time.Now()))
 	}
 	return out
 }

@@ -98,7 +98,7 @@ func (c *serveCmd) Run(r *runner) error {
 	}
 	jsonOnly := cfg.Log.Format == config.FormatJSON && !sys.ErrTerminal || c.Detached
 	if jsonOnly { // whoever reads JSON lines there gets nothing else
-		log.Info("longcall serves", "url", a.URL()+"/mcp", "config", cfg.File, "state", cfg.State, "servers", cfg.Enabled(), "auth", !c.NoAuth)
+		log.Info("longcall serves", "url", a.URL()+"/mcp", "config", cfg.File, "state", cfg.State, "servers", cfg.Enabled(), "shell", cfg.Shell.Enabled, "auth", !c.NoAuth)
 	} else {
 		banner(sys, cfg, a.URL(), a.Token(), first && sys.ErrTerminal)
 	}
@@ -256,6 +256,9 @@ func banner(sys *System, cfg *config.Config, url, token string, reveal bool) {
 			label = "  servers"
 		}
 		fmt.Fprintf(w, "%s  %s  %s\n", label, clean(name), clean(cfg.Servers[name].Where()))
+	}
+	if cfg.Shell.Enabled {
+		fmt.Fprintf(w, "  shell    agents run commands in %s\n", clean(strings.Join(cfg.Shell.Roots, ", ")))
 	}
 	switch {
 	case token == "":

@@ -146,13 +146,13 @@ func (t *timeline) head() {
 		}
 	}
 	fmt.Fprintf(w, "%s  %s\n", t.style("1", string(r.ID)), clean(r.Server+"/"+r.Tool))
-	end := outcomeWords(r.End)
+	end := recordWords(r)
 	if r.End.Outcome == call.Running {
 		end += " for " + duration(took(r))
 	} else {
 		end += " after " + duration(took(r))
 	}
-	line("outcome", t.style(outcomeColor(r.End), end))
+	line("outcome", t.style(recordColor(r), end))
 	line("", clean(r.End.Text))
 	if r.Parent != "" {
 		line("part of", string(r.Parent)+", command "+strconv.Itoa(r.Index))
