@@ -171,6 +171,55 @@ func TestStopWaitsForCalls(t *testing.T) {
 	})
 }
 
+// leaver is a runner all of whose calls can be left, and those of a tool at once.
+type leaver struct{ runFunc }
+
+func (leaver) Resumable(*Record) bool { return true }
+func (leaver) Leaves(r *Record) bool  { return r.Tool == "command" }
+
+// A call that goes on by itself is left at once, and stays running on record; the
+// others are waited for, and a cancelled one ends.
+func TestStopLeavesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := newFakeLog()
+		e := NewEngine(log, leaver{func(ctx context.Context, x *Exec) Answer {
+			_ = x.Dispatched()
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			return Answer{}
+		}}, Options{})
+		c, cancelled, other := start(t, e, Spec{Tool: "command"}), start(t, e, Spec{Tool: "command"}), start(t, e, Spec{})
+		synctest.Wait()
+		if err := cancelled.Cancel(End{By: "agent"}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		var left time.Duration
+		go func() {
+			for _, err := range c.Follow(t.Context(), 0, 0) {
+				if errors.Is(err, ErrLeft) {
+					left = since(began)
+				}
+			}
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		e.Stop(ctx)
+		synctest.Wait()
+		if since(began) != 21*time.Second || left != time.Second {
+			t.Errorf("stopped after %s, left after %s", since(began), left)
+		}
+		for want, c := range map[Outcome]*Call{Running: c, Cancelled: cancelled} {
+			if r, _ := log.kept(c.ID()); r.End.Outcome != want {
+				t.Errorf("recorded as %+v, not %q", r.End, want)
+			}
+		}
+		if r, _ := log.kept(other.ID()); r.End.Outcome != Running {
+			t.Errorf("what was left after the wait is recorded as %+v", r.End)
+		}
+	})
+}
+
 func TestStopInterrupts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := newFakeLog()
