@@ -44,6 +44,7 @@ func newSnapshot(c *config.Config) *snapshot {
 			StreamAge:      c.StreamAge,
 			Sessionless:    c.Sessionless,
 			OwnTools:       handsOff(c),
+			Extensions:     extensions(c),
 			KeepArguments:  redactor.Kept,
 			Digest:         policy.Digest,
 			TellEnds:       tellEnds[c.Shell.Digest],
@@ -53,6 +54,17 @@ func newSnapshot(c *config.Config) *snapshot {
 
 var tellEnds = map[config.Digest]downstream.TellEnds{
 	config.DigestAll: downstream.TellWithAll, config.DigestOwn: downstream.TellWithOwn, config.DigestOff: downstream.TellNever,
+}
+
+// extensions are what the servers get of what longcall does not know.
+func extensions(c *config.Config) map[string]map[string][]string {
+	m := map[string]map[string][]string{}
+	for name, s := range c.Servers {
+		if len(s.Extensions) > 0 {
+			m[name] = s.Extensions
+		}
+	}
+	return m
 }
 
 // handsOff says whether any call can be handed off, so that agents need the tools

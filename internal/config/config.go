@@ -222,6 +222,10 @@ type Server struct {
 	Ping    time.Duration   `yaml:"ping"` // silence after which a server with a running call must prove that it lives
 	Restart Restart         `yaml:"restart"`
 	Tools   map[string]Tool `yaml:"tools"` // by the server's own name of the tool
+	// Extensions are those of the protocol that longcall does not know and lets
+	// through to the server: by name, the methods that agents may send; one that
+	// ends in * stands for all that begin so.
+	Extensions map[string][]string `yaml:"extensions"`
 }
 
 // Restart bounds the back-off between two starts of a process.

@@ -88,6 +88,14 @@ func TestDefaultClientsText(t *testing.T) {
 	}
 }
 
+// Extensions are let through by name, with their methods (R-14); by default none.
+func TestExtensions(t *testing.T) {
+	c := mustParse(t, `mcpServers: {a: {url: "https://h.example", extensions: {com.example/x: [x/get, "x/y/*"]}}, b: {url: "https://h.example"}}`, "c.yaml", env())
+	if got := c.Servers["a"].Extensions["com.example/x"]; len(got) != 2 || got[1] != "x/y/*" || c.Servers["b"].Extensions != nil {
+		t.Errorf("%v, %v", c.Servers["a"].Extensions, c.Servers["b"].Extensions)
+	}
+}
+
 // TestHandOffAndAttach: global, server and tool, each empty where nothing is said.
 func TestHandOffAndAttach(t *testing.T) {
 	c := mustParse(t, `

@@ -304,6 +304,9 @@ func (x *exchange) allowedExtensions(server string) (names []string) {
 // not know: the one, if there is only one here, whose extensions the operator
 // lets through. Empty if there is none.
 func (x *exchange) extensionOwner(method string) (owner string) {
+	if len(x.set.Extensions) == 0 || ofProtocol(method) {
+		return ""
+	}
 	for _, server := range x.servers() {
 		for _, methods := range x.set.Extensions[server] {
 			if !slices.ContainsFunc(methods, func(pattern string) bool { return matchMethod(pattern, method) }) {
@@ -316,6 +319,17 @@ func (x *exchange) extensionOwner(method string) (owner string) {
 		}
 	}
 	return owner
+}
+
+// ofProtocol says whether a method is the protocol's own: of those, what is not
+// served is not there, whatever a pattern of the config says.
+func ofProtocol(method string) bool {
+	switch group, _, _ := strings.Cut(method, "/"); group {
+	case "initialize", "ping", "server", "tools", "prompts", "resources", "completion", "logging", "tasks", "subscriptions", "notifications",
+		"sampling", "elicitation", "roots":
+		return true
+	}
+	return false
 }
 
 // matchMethod compares a method with one of the config, which may end in *.

@@ -322,6 +322,13 @@ func TestExtensions(t *testing.T) {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
+	r.settings.Extensions["up2"] = map[string][]string{"com.example/all": {"*"}}
+	for _, method := range []string{"tasks/result", "resources/subscribe", "ping", "sampling/createMessage"} {
+		if status, body := call("/mcp/up2", method); status != 404 || !strings.Contains(body, "-32601") {
+			t.Errorf("%s: %d %s", method, status, body)
+		}
+	}
+	delete(r.settings.Extensions, "up2")
 	for path, method := range map[string]string{"/mcp": "y/find", "/mcp/up2": "x/find"} {
 		if status, body := call(path, method); status != 404 || !strings.Contains(body, "-32601") {
 			t.Errorf("%s %s: %d %s", path, method, status, body)
