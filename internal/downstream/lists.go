@@ -176,6 +176,9 @@ func (x *exchange) serverList(ctx context.Context, server string, kind mcp.ListK
 		names = publicNames(server, list.Entries, x.h.opt.Catalog.Servers())
 	}
 	for i, e := range list.Entries {
+		if x.server == "" && server == ServerShell {
+			e.Raw = []byte(shellWords.Replace(string(e.Raw)))
+		}
 		l := listed{name: e.Name, raw: e.Raw}
 		if names != nil {
 			l.name = names[i]

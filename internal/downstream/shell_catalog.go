@@ -3,6 +3,7 @@ package downstream
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
@@ -55,6 +56,12 @@ var (
 	shellCalls   = []string{toolExec, toolParallel}
 	shellAnswers = []string{toolRead, toolWrite}
 )
+
+// shellWords makes the descriptions of the shell's tools speak of each other by the
+// names that they have at /mcp.
+var shellWords = strings.NewReplacer(
+	toolExec, ServerShell+separator+toolExec, toolParallel, ServerShell+separator+toolParallel,
+	toolRead, ServerShell+separator+toolRead, toolWrite, ServerShell+separator+toolWrite)
 
 // shellTool is the shell's tool that a name at /mcp means without its server's
 // name before it; empty if it is none.

@@ -67,7 +67,7 @@ func (s *scripted) Tools(string) []mcp.Entry {
 	}
 	var all []mcp.Entry
 	for _, n := range []string{toolExec, toolRead, toolParallel, toolWrite} {
-		all = append(all, mcp.Entry{Name: n, Raw: []byte(`{"name":"` + n + `","inputSchema":{"type":"object"},"outputSchema":{"type":"object"}}`)})
+		all = append(all, mcp.Entry{Name: n, Raw: []byte(`{"name":"` + n + `","description":"See also read_output.","inputSchema":{"type":"object"},"outputSchema":{"type":"object"}}`)})
 	}
 	return all
 }

@@ -387,6 +387,33 @@ func TestShellLegacyTask(t *testing.T) {
 	})
 }
 
+// Descriptions name the other tools as they are called at the endpoint: a model can
+// call only what is in its list.
+func TestShellDescriptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		withShell(r)
+		for path, want := range map[string]string{
+			"/mcp":       `{"name":"shell__exec_command","description":"See also shell__read_output."`,
+			"/mcp/shell": `{"name":"exec_command","description":"See also read_output."`,
+		} {
+			req := httptest.NewRequest("POST", path, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{`+modernMeta+`}}}`))
+			h := modern("tools/list", "")
+			for i := 0; i < len(h); i += 2 {
+				req.Header.Set(h[i], h[i+1])
+			}
+			req.Header.Set("Authorization", "Bearer ann")
+			req.Header.Set("Content-Type", "application/json")
+			w := newTape()
+			r.h.ServeHTTP(w, req)
+			if !strings.Contains(w.body(), want) {
+				t.Errorf("%s: %s", path, w.body())
+			}
+		}
+		r.stop()
+	})
+}
+
 // A stream that was cut is resumed as one of a command: it yields too.
 func TestShellResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

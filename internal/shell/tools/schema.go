@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"path/filepath"
 	"strings"
 
 	"github.com/longcall/longcall/internal/mcp"
@@ -23,7 +24,7 @@ const (
 var descriptions = map[string]string{
 	Exec: `,
 "title":"Run a command",
-"description":"Runs a shell command (sh syntax) in a folder. It comes back when the command ends, at the latest after yield_ms: then the command goes on in the background by itself and the result says so. Do not run it again then, do not sleep, do not poll: go on with other work, and call await_call when you need its end. Commands survive a lost connection and a restart. The same command in the same folder that still runs is joined, never started twice. A non-zero exit is no error of this tool: read exit_code. stdin is empty and there is no terminal unless you ask for one: pass flags such as --yes.",
+"description":"Runs a command with INTERPRETER in a folder. It comes back when the command ends, at the latest after yield_ms: then the command goes on in the background by itself and the result says so. Do not run it again then, do not sleep, do not poll: go on with other work, and call await_call when you need its end. Commands survive a lost connection and a restart. The same command in the same folder that still runs is joined, never started twice. A non-zero exit is no error of this tool: read exit_code. stdin is empty and there is no terminal unless you ask for one: pass flags such as --yes.",
 "inputSchema":{"type":"object","properties":{
 "command":{"type":"string","minLength":1,"description":"The command, at most 32 KiB. Pipes, && and redirection work. Do not add & or nohup: long commands go to the background by themselves."},
 "cwd":{"type":"string","description":"Folder to run in, inside of ROOTS. Default: the first of these; relative paths start there."},
@@ -143,10 +144,13 @@ var toolOrder = []string{Exec, Read, Parallel, Write}
 
 // entries are the tools as a list shows them.
 func (s *Settings) entries() []mcp.Entry {
-	roots := string(mcp.Quote(s.rootNames()))
+	inside := func(text string) string { // of a JSON string
+		quoted := string(mcp.Quote(text))
+		return quoted[1 : len(quoted)-1]
+	}
 	fill := strings.NewReplacer(
 		"RESULT", strings.ReplaceAll(resultProperties, "OUTCOMES", outcomes), "OUTCOMES", outcomes,
-		"ROOTS", roots[1:len(roots)-1], "KEYS", keyNames,
+		"INTERPRETER", inside(filepath.Base(s.Shell[0])), "ROOTS", inside(s.rootNames()), "KEYS", keyNames,
 		"\n", "")
 	list := make([]mcp.Entry, 0, len(toolOrder))
 	for _, name := range toolOrder {

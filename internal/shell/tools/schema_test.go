@@ -12,7 +12,7 @@ import (
 
 // The list's entries, as they are read by every model in every conversation.
 func TestEntries(t *testing.T) {
-	s := &Settings{Roots: []string{"/home/ann/code", `/srv/"q"`}}
+	s := &Settings{Roots: []string{"/home/ann/code", `/srv/"q"`}, Shell: []string{"/bin/bash", "-c"}}
 	var b bytes.Buffer
 	last := ""
 	for _, e := range s.entries() {
@@ -35,7 +35,7 @@ func TestEntries(t *testing.T) {
 // Schemas are flat for models that know no unions, nothing is nullable, the bounds
 // are the parser's, and every property that a parser knows is described.
 func TestSchemas(t *testing.T) {
-	s := &Settings{Roots: []string{"/r"}}
+	s := &Settings{Roots: []string{"/r"}, Shell: []string{"/bin/sh", "-c"}}
 	known := map[string][]string{Exec: execParameters, Parallel: batchParameters, Read: readParameters, Write: writeParameters}
 	for _, e := range s.entries() {
 		for _, word := range []string{"anyOf", "oneOf", "allOf", "$ref", "null", `"type":[`} {

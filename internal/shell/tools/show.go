@@ -390,7 +390,11 @@ func (v *sight) next(w *window, o *ShowOptions) string {
 	warn := v.warnings(n)
 	switch {
 	case v.running && (o.Why == ShowReady || v.st.Service):
-		return join("It runs on: do not run it again. "+n.Read+" with "+idArguments(id)+" shows what it prints, "+n.Cancel+" stops it.", warn)
+		end := ""
+		if !v.st.Service {
+			end = n.Await + " with " + awaitArguments(id) + " waits for its end, "
+		}
+		return join("It runs on: do not run it again. "+end+n.Read+" with "+idArguments(id)+" shows what it prints, "+n.Cancel+" stops it.", warn)
 	case v.running:
 		return join(goOn(id, n), warn)
 	}
