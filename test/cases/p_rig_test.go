@@ -69,6 +69,14 @@ func onGet(f work) wire.Handler {
 	}
 }
 
+// onOld answers a call on the one stream of the 2024-11-05 transport.
+func onOld(f work) wire.Handler {
+	return func(c *wire.Conn, r *wire.Request) {
+		s := c.Took()
+		f(&worker{s.Event, s.Pause}, r)
+	}
+}
+
 // server is a scripted tool server on some transport and in some era.
 type server struct {
 	name    string // of the way, such as "http GET"
@@ -132,14 +140,16 @@ func (s *server) wait(t *testing.T, method string, n int) []wire.Msg {
 type way struct {
 	name, version string
 	handler       func(work) wire.Handler // nil on stdio
+	old           bool                    // the transport of 2024-11-05
 }
 
 var ways = []way{
-	{"http", wire.Legacy, onPost},
-	{"http GET", wire.Legacy, onGet},
-	{"http modern", wire.Modern, onPost},
-	{"stdio", wire.Legacy, nil},
-	{"stdio modern", wire.Modern, nil},
+	{name: "http", version: wire.Legacy, handler: onPost},
+	{name: "http GET", version: wire.Legacy, handler: onGet},
+	{name: "http modern", version: wire.Modern, handler: onPost},
+	{name: "stdio", version: wire.Legacy},
+	{name: "stdio modern", version: wire.Modern},
+	{name: "sse", version: "2024-11-05", handler: onOld, old: true},
 }
 
 // newServer starts a server whose tool does the named work.
@@ -150,7 +160,7 @@ func newServer(t *testing.T, w way, name string) *server {
 		s.cmd = wire.NewCommand(t, name+"/"+w.version)
 		return s
 	}
-	s.up = wire.NewUpstream(t, wire.Options{Version: w.version, On: map[string]wire.Handler{"tools/call": w.handler(works[name])}})
+	s.up = wire.NewUpstream(t, wire.Options{Version: w.version, Old: w.old, On: map[string]wire.Handler{"tools/call": w.handler(works[name])}})
 	return s
 }
 
