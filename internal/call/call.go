@@ -184,6 +184,10 @@ type Spec struct {
 	// LogLevel is from where on this request wants log messages of its server;
 	// empty means as its session has set, if it has. It is not stored.
 	LogLevel string
+	// Params are Mcp-Param headers of the agent that no known argument is mirrored
+	// by, canonical name to value: a tool server over HTTP gets them as they came
+	// . They are not stored.
+	Params map[string]string
 	// Volatile says that nobody asks for the call later: it is never stored,
 	// never taken over by an equal request and not listed, and it ends as soon as
 	// its reader is gone. Other methods than tools/call are such.

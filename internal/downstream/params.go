@@ -2,6 +2,8 @@ package downstream
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/longcall/longcall/internal/mcp"
@@ -61,6 +63,37 @@ func (x *exchange) paramHeaders(m *mcp.Message, t target) string {
 		}
 	}
 	return ""
+}
+
+// Bounds of the Mcp-Param headers that are passed on without being known.
+const (
+	maxUnknown      = 16
+	maxUnknownValue = 1 << 10 // bytes
+)
+
+// unknownParams are the Mcp-Param headers that mirror no argument as far as the
+// list says: whoever stands between agent and tool server passes them on and
+// otherwise ignores them. What comes twice, or is too much, is left out.
+func (x *exchange) unknownParams(t target) (unknown map[string]string) {
+	if !x.modern {
+		return nil
+	}
+	var known []mcp.HeaderParam
+	for name, values := range x.r.Header {
+		if !strings.HasPrefix(name, mcp.HeaderParamPrefix) || len(values) != 1 || len(values[0]) > maxUnknownValue || len(unknown) >= maxUnknown {
+			continue
+		}
+		if known == nil {
+			known = x.facts(x.h.spent, t).params
+		}
+		if !slices.ContainsFunc(known, func(p mcp.HeaderParam) bool { return p.Header == name }) {
+			if unknown == nil {
+				unknown = map[string]string{}
+			}
+			unknown[name] = values[0]
+		}
+	}
+	return unknown
 }
 
 func newFactIndex(tools []mcp.Entry) *factIndex {

@@ -66,6 +66,7 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		Principal: x.q.Principal, Capabilities: x.asks, Server: t.server, Tool: t.tool, PublicTool: t.public,
 		Era: x.version, RequestID: x.q.ID, Traceparent: x.traceparent(m),
 		Request: m.Raw, Limits: d.Limits, Denied: d.Denied, Attach: d.Attach, LogLevel: logLevel(m),
+		Params: x.unknownParams(t),
 	}
 	var plan *ShellPlan
 	if x.isShell(t.server) {

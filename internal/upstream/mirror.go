@@ -61,8 +61,16 @@ func (c *catalog) reread(ctx context.Context) {
 // mirror sets the headers that mirror the call's arguments, as they are sent: what
 // policy made of them counts.
 func (x *exchange) mirror(h http.Header, body []byte) {
+	if x.sess.isModern {
+		for name, v := range x.exec.Spec.Params {
+			h[name] = []string{v}
+		}
+	}
 	if len(x.params) == 0 {
 		return
+	}
+	for i := range x.params {
+		delete(h, x.params[i].Header)
 	}
 	if m, err := mcp.Parse(body); err == nil {
 		mcp.Mirror(h, x.params, m.Arguments.Of(m.Raw))
