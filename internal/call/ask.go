@@ -39,6 +39,22 @@ func (c *Call) Question() (requests, state []byte) {
 	return c.asked, c.askState
 }
 
+// AskedAt is the seq of the event that first asked for an answer to the key, of
+// those that wait now; 0 if it does not wait.
+func (c *Call) AskedAt(key string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.askedSeq[key]
+}
+
+// Attended says whether an agent's request reads the call now, apart from those
+// that found it by its id.
+func (c *Call) Attended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.readers > c.watchers
+}
+
 // Pulse tells the runner that somebody works on an answer. It does not wait, and
 // may be lost.
 func (c *Call) Pulse(p Pulse) {
@@ -89,6 +105,7 @@ func (c *Call) ask(requests []byte) {
 	case was != nil:
 		c.appendLocked(Event{Kind: KindAsk, Hole: -1, Body: []byte("{}")})
 	}
+	c.noteAsked()
 	switch now := time.Now(); {
 	case was == nil && requests != nil:
 		c.askedAt = now
@@ -99,6 +116,22 @@ func (c *Call) ask(requests []byte) {
 		c.waited += now.Sub(c.askedAt)
 		if c.total != nil {
 			c.total.Reset(time.Until(c.overdueAt()))
+		}
+	}
+}
+
+// noteAsked keeps when each key was asked first; c.mu is held.
+func (c *Call) noteAsked() {
+	var all map[string]json.RawMessage
+	if c.asked == nil || json.Unmarshal(c.asked, &all) != nil {
+		c.askedSeq = nil
+		return
+	}
+	was := c.askedSeq
+	c.askedSeq = make(map[string]uint64, len(all))
+	for k := range all {
+		if c.askedSeq[k] = was[k]; was[k] == 0 {
+			c.askedSeq[k] = c.rec.Seq
 		}
 	}
 }

@@ -123,8 +123,9 @@ type Call struct {
 	ended     bool // the terminal event is shown
 	wakes     []chan struct{}
 
-	asked      []byte          // input requests that wait for an answer, as in KindAsk
-	askState   []byte          // of them: see Exec.Ask
+	asked      []byte // input requests that wait for an answer, as in KindAsk
+	askState   []byte // of them: see Exec.Ask
+	askedSeq   map[string]uint64
 	askedAt    time.Time       // since when it has waited without a break; under asked
 	waited     time.Duration   // for answers, before that
 	total      *time.Timer     // of limits.total; nil if there is none

@@ -42,6 +42,24 @@ func (x *Exec) Dispatched() error {
 	return nil
 }
 
+// Again notes that the request leaves once more, because the tool server has
+// answered that it is not done without what it asked for: it goes with the answers,
+// and is no second run. It fails if nothing was asked before, or if the call's
+// context is done.
+func (x *Exec) Again() error {
+	c := x.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.rec.Dispatched.IsZero():
+		return fmt.Errorf("call %s was not dispatched: it cannot go on", x.ID)
+	case x.ctx.Err() != nil:
+		return context.Cause(x.ctx)
+	}
+	c.appendLocked(Event{Kind: KindNote, Hole: -1, Body: []byte("The request was made again with the answers, as the tool server asked.")})
+	return nil
+}
+
 // Address keeps where the call can be found again at its tool server, in the
 // runner's own words: with it, a later process takes the call up (Resumer). The
 // last one counts. A runner that has a Cursor by then emits a KindAddress event
@@ -102,10 +120,7 @@ func (x *Exec) Pulses() <-chan Pulse {
 // Attended says whether the request of an agent reads the call now, so that there
 // is somebody to be asked.
 func (x *Exec) Attended() bool {
-	c := x.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.readers > c.watchers
+	return x.c.Attended()
 }
 
 // FirstByte notes the first byte of the tool server's answer.

@@ -81,6 +81,7 @@ func (a *attachment) end(ev *call.Event) {
 		return
 	}
 	body, cuts := a.response(ev)
+	a.takeBackAll()
 	if a.modern && a.x.out.status == 0 {
 		a.refusal = a.status(ev)
 	}

@@ -46,6 +46,10 @@ type attachment struct {
 	due              time.Time               // when the call is handed off; zero if never
 	ends             time.Time               // when the connection is closed as planned; zero if never
 
+	asks *[32]byte       // digest of the request, if it can be answered with a question: see inputState
+	put  map[string]bool // keys of the questions that the agent was sent as requests; see askAgent
+	seen uint64          // with from: the seq that it was at
+
 	after    uint64
 	line     line
 	quiet    bool      // a cancel was asked for: no more progress of ours
@@ -179,6 +183,9 @@ func (a *attachment) stream() {
 		return
 	}
 	a.first()
+	if a.asksAlready() {
+		return
+	}
 	a.follow(a.beat(), a.show)
 }
 
@@ -220,6 +227,15 @@ func (a *attachment) together() bool {
 		switch ev.Kind {
 		case call.KindProgress, call.KindMessage, call.KindCancelRequested:
 			a.after-- // to be shown on the stream
+			return false
+		case call.KindAsk:
+			if a.modern {
+				if done = a.inputRequired(); done {
+					a.first()
+				}
+				return !done
+			}
+			a.after--
 			return false
 		case call.KindBeat:
 			return false
@@ -271,12 +287,18 @@ func (a *attachment) progressEvery() time.Duration {
 // wait answers in one piece, at the end: for clients that take no stream (O3),
 // and under the kill switch.
 func (a *attachment) wait() {
+	if a.asksAlready() {
+		return
+	}
 	a.follow(0, func(ev call.Event) bool {
-		if ev.Kind != call.KindEnd {
-			return true
+		switch ev.Kind {
+		case call.KindAsk:
+			return !a.asked(&ev)
+		case call.KindEnd:
+			a.end(&ev)
+			return false
 		}
-		a.end(&ev)
-		return false
+		return true
 	})
 }
 
@@ -429,6 +451,12 @@ func (a *attachment) show(ev call.Event) bool {
 	case call.KindEnd:
 		a.end(&ev)
 		return false
+	case call.KindAsk:
+		if a.asked(&ev) {
+			return false
+		}
+	case call.KindAnswer:
+		a.answeredKeys(&ev)
 	case call.KindCancelRequested:
 		a.quiet = true
 		a.unwanted = !a.modern && bytes.HasPrefix(ev.Body, askedByAgent)

@@ -25,6 +25,7 @@ func (x *exchange) batch(body []byte) {
 		return
 	}
 	defer s.done()
+	x.asks = "" // one array answers all: there is no stream to ask on
 	if s.version != mcp.V20250326 {
 		x.refuse(http.StatusBadRequest, mcp.CodeInvalidRequest, "Batches are not part of "+s.version+": send one message per request.")
 		return
@@ -81,6 +82,9 @@ func (x *exchange) member(s *session, raw []byte) (*attachment, []byte) {
 	switch {
 	case m.Kind == mcp.Notification:
 		x.notified(s, &m)
+		return nil, nil
+	case m.Kind == mcp.Response:
+		x.answered(s, &m)
 		return nil, nil
 	case m.Kind != mcp.Request:
 		return nil, nil

@@ -29,8 +29,9 @@ type exchange struct {
 	tasks   bool // tools are listed with what they can do as tasks of 2025-11-25
 	sse     bool // what Accept allows
 	json    bool
-	old     bool      // what answers goes to the stream of a session of the 2024-11-05 transport
-	started bool      // the Observer knows
+	old     bool // what answers goes to the stream of a session of the 2024-11-05 transport
+	started bool // the Observer knows
+	tried   *secondTry
 	asks    string    // what the agent can be asked; see call.Caller
 	who     string    // what the agent calls itself; known for a tools/call
 	told    []call.ID // calls whose ends the answer shows on the side

@@ -203,7 +203,7 @@ func (x *exchange) resume(s *session) *attachment {
 	rec := c.Record()
 	a := &attachment{
 		x: x, ctx: x.r.Context(), call: c, id: p.id, token: p.token, wantLogs: true, from: v, since: rec.Started,
-		session: s, key: idKey(p.id), after: c.Position(p.epoch, seq),
+		session: s, key: idKey(p.id), after: c.Position(p.epoch, seq), seen: seq,
 		policy: x.h.opt.Admit(s.principal, rec.Server, rec.Tool, false),
 	}
 	if a.shell = x.isShell(rec.Server); a.shell {

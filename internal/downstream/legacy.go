@@ -41,7 +41,8 @@ func (x *exchange) serveSession(s *session, m *mcp.Message) *attachment {
 		x.notified(s, m)
 		x.accepted()
 		return nil
-	case mcp.Response: // longcall has asked nothing
+	case mcp.Response:
+		x.answered(s, m)
 		x.accepted()
 		return nil
 	}
@@ -84,6 +85,8 @@ func (x *exchange) notified(s *session, m *mcp.Message) {
 		x.cancelled(s, m)
 	case mcp.MethodRootsChanged:
 		x.h.opt.Catalog.RootsChanged(x.caller())
+	case mcp.MethodProgress:
+		x.working(s, m)
 	}
 }
 
@@ -220,6 +223,9 @@ func (x *exchange) session(id []byte) *session {
 // enter notes whose session the request is of.
 func (x *exchange) enter(s *session) {
 	x.version, x.q.Era, x.q.Session = s.version, s.version, s.id
+	if x.sse || x.r.Method != http.MethodPost {
+		x.asks = s.asks // who takes no stream cannot be asked anything
+	}
 }
 
 // alone is the session of one request of a client that sends no initialize

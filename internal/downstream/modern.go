@@ -51,6 +51,7 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 		return nil
 	}
 	x.version, x.q.Era = version, version
+	x.asks = askable(m.MetaCapabilities.Of(m.Raw), version)
 	extension := false
 	switch m.Method {
 	case mcp.MethodDiscover, mcp.MethodToolsCall, mcp.MethodPromptsGet, mcp.MethodResourcesRead, mcp.MethodComplete, methodTasksGet, methodTasksUpdate, methodTasksCancel, mcp.MethodListen,
@@ -122,7 +123,10 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 			x.needsTasks(id, "This tool runs only as a task: a call of it")
 			return nil
 		}
-		a, answer := x.startCall(m, t, nil)
+		m, a, answer := x.comesBack(m)
+		if m != nil {
+			a, answer = x.startCall(m, t, nil)
+		}
 		if a == nil {
 			x.reply(answer)
 		}
@@ -133,7 +137,10 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 
 // modernRead starts a request that is no tools/call, or answers it.
 func (x *exchange) modernRead(m *mcp.Message) *attachment {
-	a, answer := x.startRead(m, nil)
+	m, a, answer := x.comesBack(m)
+	if m != nil {
+		a, answer = x.startRead(m, nil)
+	}
 	if a == nil {
 		x.observe()
 		x.reply(answer)

@@ -198,7 +198,7 @@ func (x *exchange) serveStream(st *oldStream) {
 	id := st.session.id
 	st.mu.Unlock()
 	if s := x.h.sessions.use(id, x.q.Principal, x.server); s != nil {
-		x.version, x.q.Era, x.q.Session = s.version, s.version, s.id
+		x.version, x.q.Era, x.q.Session, x.asks = s.version, s.version, s.id, s.asks
 		x.listen(s)
 		s.done()
 	}

@@ -150,6 +150,10 @@ func (x *exchange) startRead(m *mcp.Message, s *session) (*attachment, []byte) {
 		},
 	}
 	spec := &a.read.spec
+	x.tried.into(spec)
+	if !x.modern && d.Buffered {
+		spec.Capabilities = "" // there is no stream to ask on
+	}
 	if m.Method == mcp.MethodPromptsGet {
 		spec.Tool, spec.PublicTool = t.tool, t.public
 	}

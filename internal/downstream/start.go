@@ -97,6 +97,10 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 	if plan != nil {
 		plan.into(&spec)
 	}
+	if !x.modern && d.Buffered {
+		spec.Capabilities = "" // there is no stream to ask on
+	}
+	x.tried.into(&spec)
 	x.q.Server, x.q.Tool, x.q.Traceparent = t.server, t.public, spec.Traceparent
 	p := x.profile(spec.Client)
 	a.task = x.modern && p.Tasks && declaresTasks(m.MetaCapabilities.Of(m.Raw)) && (plan == nil || plan.Job)
@@ -124,6 +128,11 @@ func (x *exchange) newAttachment(m *mcp.Message, d Decision) *attachment {
 		a.token = append([]byte(nil), t...)
 	}
 	if x.modern {
+		if x.asks != "" && m.Method != mcp.MethodComplete {
+			if sum, ok := requestDigest(m); ok {
+				a.asks = &sum
+			}
+		}
 		var l string
 		l, a.wantLogs = mcp.String(m.MetaLogLevel.Of(m.Raw))
 		a.logs, _ = level(l)

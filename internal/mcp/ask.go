@@ -12,8 +12,6 @@ const (
 
 	// ResultInput is the resultType of a result that only asks.
 	ResultInput = "input_required"
-	// CodeURLRequired says that a page has to be visited first; 2025-11-25 only.
-	CodeURLRequired = -32042
 	// KeyRefused holds, in an answer, the JSON-RPC error with which an agent
 	// refused it: {code, message}. It never leaves longcall.
 	KeyRefused = "dev.longcall/refused"

@@ -46,6 +46,7 @@ type asks struct {
 	closed bool
 	quit   context.CancelFunc // of the goroutine; nil if there is none yet
 	ended  chan struct{}
+	more   chan struct{} // tells it of one more
 }
 
 // ask is one request.
@@ -96,8 +97,12 @@ func (a *asks) request(m *mcp.Message) (refused []byte, why string) {
 	a.x.Ask(a.shown(), nil)
 	if a.quit == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		a.quit, a.ended = cancel, make(chan struct{})
+		a.quit, a.ended, a.more = cancel, make(chan struct{}), make(chan struct{}, 1)
 		go a.run(ctx, a.x.Answers(), a.x.Pulses())
+	}
+	select {
+	case a.more <- struct{}{}:
+	default:
 	}
 	return nil, ""
 }
@@ -130,7 +135,13 @@ func inputRequest(m *mcp.Message) ([]byte, error) {
 	}
 	params := m.Params.Of(m.Raw)
 	if m.Meta.Ok() {
-		meta, err := mcp.EditObject(m.Meta.Of(m.Raw), func(name string) bool { return hopLocal(name) || name == metaRelated })
+		var mark []mcp.Member
+		if m.MetaToken.Ok() {
+			mark = append(mark, mcp.Member{Name: mcp.MetaKeyProgressToken, Value: []byte("true")}) // it has one, which is nobody else's
+		}
+		meta, err := mcp.EditObject(m.Meta.Of(m.Raw), func(name string) bool {
+			return hopLocal(name) && name != mcp.MetaKeyProgressToken || name == metaRelated
+		}, mark...)
 		if err != nil {
 			return nil, err
 		}
@@ -268,10 +279,11 @@ func (q *ask) unanswered(why string) []byte {
 // run takes answers and time, until it is told to quit.
 func (a *asks) run(ctx context.Context, answers <-chan []byte, pulses <-chan call.Pulse) {
 	defer close(a.ended)
-	timer := time.NewTimer(thinkEvery)
+	timer := time.NewTimer(a.next())
 	defer timer.Stop()
 	for {
 		select {
+		case <-a.more:
 		case b := <-answers:
 			a.answer(ctx, b)
 		case p := <-pulses:

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -58,6 +59,60 @@ func (x *exchange) questions() *asks {
 		}}
 	}
 	return x.asks
+}
+
+// carried carries a call to its end, also if the server asks for input first.
+func (c *httpConn) carried(ctx context.Context, x *call.Exec, e *exchange) call.Answer {
+	a := e.carry(ctx, (*exchange).exchange)
+	if e.question != nil {
+		return c.rounds(ctx, x, e)
+	}
+	return a
+}
+
+// rounds makes the request again with what the agent answers, until the server has
+// done it (R-72: each time under a new id).
+//
+//go:noinline
+func (c *httpConn) rounds(ctx context.Context, x *call.Exec, e *exchange) call.Answer {
+	r := &rounds{x: x, caps: e.caps, spec: e.kept}
+	for {
+		more, end := r.next(ctx, e.question)
+		if end != nil {
+			return *end
+		}
+		next, refused := c.prepare(ctx, x, r.spec, more)
+		switch {
+		case refused != nil:
+			return inRound(*refused)
+		case next.old != nil:
+			return inRound(failed("Not started: the tool server %q speaks another transport now.", c.s.Name))
+		}
+		next.round = true
+		e = next
+		if a := e.carry(ctx, (*exchange).exchange); e.question == nil {
+			return inRound(a)
+		}
+	}
+}
+
+// asksForInput takes a result that only asks.
+func (x *exchange) asksForInput(m *mcp.Message) call.Answer {
+	q, err := readQuestion(m.Result.Of(m.Raw))
+	if err != nil {
+		return interrupted("the tool server asked for input in a way that cannot be read: %v.", err)
+	}
+	x.question = q
+	return call.Answer{}
+}
+
+// pageFirst takes an error that may say that a page has to be visited first; nil if
+// it is the agent's as it is.
+func (x *exchange) pageFirst(m *mcp.Message) *question {
+	if x.sess.isModern || x.asTask != "" || !asksURL(x.exec, x.caps, m.Code) {
+		return nil
+	}
+	return urlQuestion(m.Error.Of(m.Raw))
 }
 
 // askedApart takes a request that came on the session's standalone stream: it is of

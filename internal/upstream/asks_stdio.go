@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 
+	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -79,4 +80,27 @@ func (p *waiter) waiting() bool {
 	a := p.asks
 	p.mu.Unlock()
 	return a.waiting()
+}
+
+// asksForInput reads an answer that only asks; nil if it is another.
+func (w *wire) asksForInput(x *call.Exec, p *waiter, r *response) *question {
+	switch {
+	case r.body == nil:
+		return nil
+	case r.kind == mcp.ResultInput && w.modern && !r.failed:
+		m, err := mcp.Parse(r.body)
+		if err != nil {
+			return nil
+		}
+		q, err := readQuestion(m.Result.Of(m.Raw))
+		if err != nil {
+			return nil
+		}
+		return q
+	case r.failed && !w.modern && p.asTask == "" && asksURL(x, x.Spec.Capabilities, r.code):
+		if m, err := mcp.Parse(r.body); err == nil {
+			return urlQuestion(m.Error.Of(m.Raw))
+		}
+	}
+	return nil
 }

@@ -28,7 +28,7 @@ type exchange struct {
 	body   []byte            // of the request, until it is sent
 	params []mcp.HeaderParam // modern: the arguments that are mirrored into headers
 
-	kept      *call.Spec // modern: with the agent's request, until it is taken
+	kept      *call.Spec // with the agent's request, until it is taken; nil if it is not to be sent again
 	malformed int        // the code with which the server refused what was sent
 	anew      bool       // it is sent for the second time, after such a refusal
 
@@ -47,6 +47,9 @@ type exchange struct {
 	addressed bool     // the address is kept; written under mu by the call's goroutine only
 	apart     bool     // progress came on the standalone stream; under mu
 	later     []string // notes for the end of the record; under mu
+
+	round    bool      // it is made again
+	question *question // the answer is one; only the call's goroutine
 
 	asTask string     // the tool's task support, if the call was sent as a legacy task
 	made   *taskState // the task that the server made of the call; only the call's goroutine
@@ -78,7 +81,7 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 	if x.Resume != nil {
 		return c.takeUp(ctx, x)
 	}
-	e, refused := c.prepare(ctx, x, x.Spec)
+	e, refused := c.prepare(ctx, x, x.Spec, nil)
 	if refused != nil {
 		return *refused
 	}
@@ -87,6 +90,8 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 	}
 	a := e.carry(ctx, (*exchange).exchange)
 	switch {
+	case e.question != nil:
+		return c.rounds(ctx, x, e)
 	case ctx.Err() != nil:
 	case e.gone && readsOnly(x.Spec):
 		return c.again(ctx, x)
@@ -103,21 +108,21 @@ func (c *httpConn) call(ctx context.Context, x *call.Exec) call.Answer {
 //go:noinline
 func (c *httpConn) again(ctx context.Context, x *call.Exec) call.Answer {
 	x.Note("The connection to the tool server was lost; the request only reads, so it was sent once more.")
-	e, refused := c.prepare(ctx, x, x.Spec)
+	e, refused := c.prepare(ctx, x, x.Spec, nil)
 	if refused != nil {
 		return *refused
 	}
 	if e.old != nil {
 		return e.old.call(ctx, x)
 	}
-	return e.carry(ctx, (*exchange).exchange)
+	return c.carried(ctx, x, e)
 }
 
 // prepare gets all that a call needs before it is sent, or the answer if it
 // cannot be. It is apart from call, which is on the stack of every parked call.
 //
 //go:noinline
-func (c *httpConn) prepare(ctx context.Context, x *call.Exec, spec *call.Spec) (e *exchange, refused *call.Answer) {
+func (c *httpConn) prepare(ctx context.Context, x *call.Exec, spec *call.Spec, more []mcp.Member) (e *exchange, refused *call.Answer) {
 	sess, err := c.provenWithin(ctx, x.Limits.Connect)
 	var a call.Answer
 	var old *oldError
@@ -140,19 +145,23 @@ func (c *httpConn) prepare(ctx context.Context, x *call.Exec, spec *call.Spec) (
 		support = c.hooks.legacyTask(ctx, x.Spec.Tool, sess.tasks == tasksCancelled)
 	}
 	body, err := outgoingCall(spec, id, id, sess.isModern, c.hooks.logLevel(spec), taskTTL(support, x.Limits.Total))
+	if err == nil && spec.State != nil && more == nil {
+		more, err = goesOn(spec, sess.isModern)
+	}
+	if err == nil {
+		body, err = withMembers(body, more)
+	}
 	if err != nil {
 		a = failed("Not started: the call cannot be passed on: %v. Nothing was sent.", err)
 		return nil, &a
 	}
 	e = &exchange{c: c, exec: x, sess: sess, id: id, caps: x.Spec.Capabilities, asTask: support, body: body, done: make(chan struct{})}
-	if sess.isModern {
-		if x.Spec.Method == "" {
-			e.params = c.hooks.params(ctx, x.Spec.Tool, false)
-		}
-		if len(spec.Request) <= maxKept {
-			kept := *spec
-			e.kept = &kept
-		}
+	if sess.isModern && x.Spec.Method == "" {
+		e.params = c.hooks.params(ctx, x.Spec.Tool, false)
+	}
+	if len(spec.Request) <= maxKept && (sess.isModern || pageMayCome(spec)) {
+		kept := *spec
+		e.kept = &kept
 	}
 	return e, nil
 }
@@ -278,12 +287,19 @@ func (x *exchange) reading() {
 
 // dispatched notes that the request leaves, and starts the clocks.
 func (x *exchange) dispatched() error {
-	if x.anew { // still the one dispatch
+	switch {
+	case x.anew: // still the one dispatch
 		if err := x.read.Err(); err != nil {
 			return err
 		}
-	} else if err := x.exec.Dispatched(); err != nil {
-		return err
+	case x.round:
+		if err := x.exec.Again(); err != nil {
+			return err
+		}
+	default:
+		if err := x.exec.Dispatched(); err != nil {
+			return err
+		}
 	}
 	x.left = true
 	x.mu.Lock()
@@ -405,7 +421,9 @@ func (x *exchange) receive(ctx context.Context, resp *http.Response) call.Answer
 	}
 	switch t := mediaType(resp); {
 	case resp.StatusCode == http.StatusOK && t == "text/event-stream":
-		x.kept = nil
+		if !mayAsk(x.kept) {
+			x.kept = nil
+		}
 		return x.stream(ctx, resp.Body)
 	case resp.StatusCode == http.StatusNotFound && !x.sess.isModern && x.sess.id != "":
 		resp.Body.Close()
@@ -481,8 +499,8 @@ func (x *exchange) answer(m *mcp.Message) call.Answer {
 			x.made = made
 			return call.Answer{}
 		}
-	case kind == "input_required" && x.sess.isModern:
-		end = passedOn
+	case kind == mcp.ResultInput && x.sess.isModern:
+		return x.asksForInput(m)
 	case kind != "" && kind != "complete":
 		return unfinished(kind)
 	}
@@ -498,6 +516,10 @@ func (x *exchange) answer(m *mcp.Message) call.Answer {
 		case malformed(m.Code):
 			x.malformed = m.Code
 			return refusedForm(x.c.s.Name, m.Code, m.ErrText)
+		}
+		if q := x.pageFirst(m); q != nil {
+			x.question = q
+			return call.Answer{}
 		}
 		end = call.End{Outcome: call.Failed, Code: m.Code}
 	}

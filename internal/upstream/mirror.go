@@ -103,7 +103,7 @@ func (c *httpConn) anew(ctx context.Context, x *call.Exec, first *exchange) call
 		c.forget(first.sess) // it is asked again what it speaks
 	}
 	x.Note("The tool server refused the request for how it was sent (code %d), and did nothing; it was sent anew.", first.malformed)
-	e, refused := c.prepare(ctx, x, first.kept)
+	e, refused := c.prepare(ctx, x, first.kept, nil)
 	if refused != nil {
 		return *refused
 	}
@@ -111,5 +111,5 @@ func (c *httpConn) anew(ctx context.Context, x *call.Exec, first *exchange) call
 		return failed("The tool server %q speaks another transport now. The call did not run: call again.", c.s.Name)
 	}
 	e.anew = true
-	return e.carry(ctx, (*exchange).exchange)
+	return c.carried(ctx, x, e)
 }

@@ -32,19 +32,15 @@ var modernMeta = []mcp.Member{
 
 const tasksDeclared = `"extensions":{"` + extensionTasks + `":{}}`
 
-// capabilities are those of a call: ours, and of the agent's those whose
-// requests reach it unchanged in a result (SPEC §4.2). agent is raw JSON.
-func capabilities(agent []byte) []byte {
-	members, _ := mcp.Members(agent) // Parse has checked it, if it is an object
-	b := []byte{'{'}
-	for _, m := range members {
-		switch m.Name {
-		case "elicitation", "sampling", "roots":
-			b = append(append(append(b, mcp.Quote(m.Name)...), ':'), m.Value...)
-			b = append(b, ',')
-		}
+// capabilities are those of a call: ours, and what its agent can be asked (SPEC
+// §4.3; see call.Caller).
+func capabilities(asks string) []byte {
+	b := append([]byte{'{'}, tasksDeclared...)
+	if len(asks) > len("{}") {
+		b = append(append(b, ','), asks[1:]...)
+		return b
 	}
-	return append(append(b, tasksDeclared...), '}')
+	return append(b, '}')
 }
 
 // hopLocal says which members of _meta end at this hop (SPEC §5.7).
@@ -79,7 +75,7 @@ func outgoingCall(s *call.Spec, id, token string, modern bool, level string, ttl
 	set := []mcp.Member{{Name: mcp.MetaKeyProgressToken, Value: mcp.Quote(token)}}
 	if modern {
 		set = append(set, modernMeta...)
-		set = append(set, mcp.Member{Name: mcp.MetaKeyCapabilities, Value: capabilities(m.MetaCapabilities.Of(m.Raw))})
+		set = append(set, mcp.Member{Name: mcp.MetaKeyCapabilities, Value: capabilities(s.Capabilities)})
 	}
 	if modern && level != "" && !m.MetaLogLevel.Ok() {
 		set = append(set, mcp.Member{Name: mcp.MetaKeyLogLevel, Value: mcp.Quote(level)})

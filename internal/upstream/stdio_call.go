@@ -16,24 +16,56 @@ import (
 // The call has no address: the process is ours and dies with us, so a call that
 // a crash of ours leaves behind ends as interrupted.
 func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a call.Answer, ok bool) {
+	r := &rounds{x: x, caps: x.Spec.Capabilities}
+	if len(x.Spec.Request) <= maxKept && (w.modern || pageMayCome(x.Spec)) {
+		kept := *x.Spec
+		r.spec = &kept
+	}
+	spec, leaves, more := x.Spec, x.Dispatched, []mcp.Member(nil)
+	for {
+		a, q, ok := w.once(ctx, x, every, spec, leaves, more)
+		if q == nil {
+			if r.n > 0 {
+				a, ok = inRound(a), true
+			}
+			return a, ok
+		}
+		var end *call.Answer
+		if more, end = r.next(ctx, q); end != nil {
+			return *end, true
+		}
+		spec, leaves = r.spec, x.Again
+	}
+}
+
+// once makes the request once. q is what the server asks, if it only asks.
+func (w *wire) once(ctx context.Context, x *call.Exec, every time.Duration, spec *call.Spec, leaves func() error, more []mcp.Member) (a call.Answer, q *question, ok bool) {
 	p := w.expect(x)
 	defer w.forget(p)
 	if w.canTask && x.Spec.Method == "" {
 		// A task is no gain where the tool may do without: the process ends with us.
 		p.asTask = w.hooks.legacyTask(ctx, x.Spec.Tool, false)
 	}
-	message, err := outgoingCall(x.Spec, p.id, p.token, w.modern, w.hooks.logLevel(x.Spec), taskTTL(p.asTask, x.Limits.Total))
-	if err != nil {
-		return failed("Not started: the request cannot be passed on: %v. Nothing was sent.", err), true
+	message, err := outgoingCall(spec, p.id, p.token, w.modern, w.hooks.logLevel(spec), taskTTL(p.asTask, x.Limits.Total))
+	if err == nil && spec.State != nil && more == nil {
+		more, err = goesOn(spec, w.modern)
 	}
-	if err := w.out.put(p.id, message, x.Dispatched); err != nil {
+	if err == nil {
+		message, err = withMembers(message, more)
+	}
+	if err != nil {
+		return failed("Not started: the request cannot be passed on: %v. Nothing was sent.", err), nil, true
+	}
+	if err := w.out.put(p.id, message, leaves); err != nil {
 		switch {
+		case errors.Is(err, errOver) && more != nil:
+			return failed("Not started: %v. Nothing was sent.", err), nil, true
 		case errors.Is(err, errOver):
-			return a, false
+			return a, nil, false
 		case ctx.Err() != nil:
-			return a, true
+			return a, nil, true
 		}
-		return failed("Not started: %v. Nothing was sent.", err), true
+		return failed("Not started: %v. Nothing was sent.", err), nil, true
 	}
 	for _, limit := range []time.Duration{x.Limits.FirstByte, x.Limits.Idle} {
 		if limit > 0 {
@@ -48,22 +80,22 @@ func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a c
 		case <-p.wake:
 			r, stop := p.got()
 			if r != nil {
-				return w.finish(ctx, x, p, r), true
+				return w.finish(ctx, x, p, r), p.question, true
 			}
-			return w.stopped(p, stop), true
+			return w.stopped(p, stop), nil, true
 		case <-w.ended:
 			if r, _ := p.got(); r != nil {
-				return w.finish(ctx, x, p, r), true
+				return w.finish(ctx, x, p, r), p.question, true
 			}
-			return w.lost(), !readsOnly(x.Spec)
+			return w.lost(), nil, !readsOnly(x.Spec)
 		case <-ctx.Done():
-			return w.cancelled(ctx, x, p), true
+			return w.cancelled(ctx, x, p), nil, true
 		case <-timer.C:
 			if limit := t.hit(); limit != "" {
 				if r, _ := p.got(); r != nil {
-					return w.finish(ctx, x, p, r), true
+					return w.finish(ctx, x, p, r), p.question, true
 				}
-				return w.overdue(p, limit, x.Limits), true
+				return w.overdue(p, limit, x.Limits), nil, true
 			}
 			timer.Reset(t.next())
 		}
@@ -89,7 +121,7 @@ func (w *wire) answer(x *call.Exec, r *response) call.Answer {
 		return tooLarge(w.limit)
 	case r.trouble != "":
 		return failed("The tool server %q ended the call, but %s. The tool did run.", w.name, r.trouble)
-	case r.kind != "" && r.kind != "complete" && !(r.kind == "input_required" && w.modern):
+	case r.kind != "" && r.kind != "complete" && !(r.kind == mcp.ResultInput && w.modern):
 		return unfinished(r.kind)
 	case x.Limits.Message > 0 && r.size > x.Limits.Message:
 		return tooLarge(x.Limits.Message)
@@ -108,8 +140,6 @@ func (w *wire) answer(x *call.Exec, r *response) call.Answer {
 		return refusedForm(w.name, r.code, r.text)
 	case r.failed:
 		a.Outcome, a.Code = call.Failed, r.code
-	case r.kind == "input_required":
-		a.End = passedOn
 	default:
 		a.Outcome, a.ToolError = call.Completed, r.toolError
 	}

@@ -126,6 +126,7 @@ type waiter struct {
 	id, token string        // ours; no token if it is no call
 	of        *call.Spec    // of the call; nil if it is none
 	wake      chan struct{} // answer or stop was set; holds one
+	question  *question     // the answer is one; of the call's goroutine
 	asTask    string        // the tool's task support, if the call was sent as a legacy task
 	last      atomic.Int64  // when something came for it, since epoch; 0 if never
 	reached   atomic.Uint64 // bits of the highest progress value

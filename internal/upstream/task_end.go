@@ -156,8 +156,3 @@ func (t *task) cancelled(ctx context.Context) call.Answer {
 		}
 	}
 }
-
-// passedOn is the end of a request that a stateless server answered with a
-// question: the agent answers it with a new request (SPEC §4.1). The body says
-// so, by its resultType.
-var passedOn = call.End{Outcome: call.Completed, Text: "The tool server asked for input; the agent goes on with a new request."}

@@ -217,29 +217,3 @@ func TestTaskInput(t *testing.T) {
 		t.Errorf("%d tasks/update", n)
 	}
 }
-
-// A question of a stateless server goes to the agent as it is, and the agent's
-// answer, with all that the server gave, to the server.
-func TestQuestionPassesThrough(t *testing.T) {
-	const question = `{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{}}},"requestState":"s\u00e9","x":9007199254740993}`
-	up := wire.NewUpstream(t, wire.Options{Version: wire.Modern, On: map[string]wire.Handler{
-		"tools/call": func(c *wire.Conn, r *wire.Request) { c.Answer(r.Result(question)) },
-	}})
-	g := newGateway(t, up.URL)
-	const answer = `"inputResponses":{"a":{"action":"accept","content":{"n":9007199254740993}}},"requestState":"s\u00e9"`
-	c, err := g.engine.Start(t.Context(), call.Spec{Principal: "p", Server: "up", Tool: "work", Request: []byte(
-		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"up__work","arguments":{},` + answer + `,"_meta":{` +
-			`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"url":{}},"sampling":{},"experimental":{"x":{}},"extensions":{"io.modelcontextprotocol/ui":{}}}}}}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := g.follow(c)
-	s.want(t, call.Completed, question)
-	s.want(t, call.Completed, "the agent goes on with a new request")
-	body := up.Requests("tools/call")[0].Body
-	for _, part := range []string{answer, `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"url":{}},"sampling":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`} {
-		if !strings.Contains(body, part) {
-			t.Errorf("the server got %s, without %s", body, part)
-		}
-	}
-}

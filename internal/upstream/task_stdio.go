@@ -14,6 +14,9 @@ import (
 // server made of it.
 func (w *wire) finish(ctx context.Context, x *call.Exec, p *waiter, r *response) call.Answer {
 	if r.made == nil {
+		if p.question = w.asksForInput(x, p, r); p.question != nil {
+			return call.Answer{}
+		}
 		return w.answer(x, r)
 	}
 	if r.made.err != nil {

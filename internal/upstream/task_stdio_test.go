@@ -261,7 +261,7 @@ func TestTaskOverStdioEnds(t *testing.T) {
 		"silent":   {"modern silent", call.Limits{Idle: time.Second}, call.Interrupted, "has not said how it stands"},
 		"total":    {"legacy forever", call.Limits{Total: time.Second}, call.TimedOut, "limits.total"},
 		"late":     {"modern forever late", call.Limits{Total: time.Second}, call.Completed, "late"},
-		"question": {"modern question", call.Limits{}, call.Completed, `"requestState":"s"`},
+		"question": {"modern question", call.Limits{Total: time.Second}, call.TimedOut, "limits.total"},
 		"odd":      {"modern odd", call.Limits{}, call.Interrupted, `"draft"`},
 	} {
 		t.Run(name, func(t *testing.T) {
