@@ -457,10 +457,7 @@ func TestX8GoesOnElsewhere(t *testing.T) {
 		if first {
 			first = false
 			x.Ask([]byte("{"+askForm+"}"), []byte("the server's own"))
-			for !x.Attended() { // the reader is told, and leaves
-				break
-			}
-			<-r.log.delivered
+			<-r.log.delivered // the reader was told, and has left
 			return call.Answer{End: call.End{Outcome: call.TimedOut, Limit: "answer", Text: "Nobody answered."}}
 		}
 		if strings.Contains(request, "requestState") || strings.Contains(request, "inputResponses") {
@@ -470,9 +467,7 @@ func TestX8GoesOnElsewhere(t *testing.T) {
 	}
 	c := r.serve()
 	state := c.asked(t, allCaps, "").Result.RequestState
-	for r.log.record(t, "up__work").End.Outcome == call.Running {
-		time.Sleep(time.Millisecond)
-	}
+	until(t, "the call to end", func() bool { return r.log.record(t, "up__work").End.Outcome != call.Running })
 	got := c.asked(t, allCaps, `,"requestState":`+string(mcp.Quote(state))+`,"inputResponses":{"form":{"action":"accept"}}`)
 	if got.Result.ResultType != "complete" || got.Result.Content[0].Text != `the server's own{"form":{"action":"accept"}}` {
 		t.Errorf("went on as %+v", got)
