@@ -140,6 +140,9 @@ func (x *exchange) goOn(m *mcp.Message, r *secondTry) (a *attachment, wrong stri
 		id: append([]byte(nil), m.ID.Of(m.Raw)...), asks: &r.state.digest,
 		policy: x.h.opt.Admit(x.q.Principal, rec.Server, rec.Tool, true),
 	}
+	if m.Method != mcp.MethodToolsCall {
+		a.read, a.policy = &reading{method: m.Method, uncached: true}, x.admitRead(rec.Server)
+	}
 	if ended {
 		a.join = call.Replay
 	}

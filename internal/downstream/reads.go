@@ -142,7 +142,7 @@ func (x *exchange) startRead(m *mcp.Message, s *session) (*attachment, []byte) {
 	d := x.admitRead(t.server)
 	a := x.newAttachment(m, d)
 	a.read = &reading{
-		method: m.Method, others: others, uncached: answersInput(m),
+		method: m.Method, others: others, uncached: answersInput(m) || x.tried != nil,
 		spec: call.Spec{
 			Principal: x.q.Principal, Capabilities: x.asks, Client: x.clientOf(m, s), Server: t.server, Method: m.Method, Volatile: true,
 			Era: x.version, RequestID: x.q.ID, Traceparent: x.q.Traceparent, Request: request, Limits: d.Limits, Denied: d.Denied, Attach: call.AttachNever,
