@@ -45,7 +45,7 @@ type command struct {
 	tty, pipe bool
 	cols      int
 	rows      int
-	timeout   time.Duration // 0 if there is none
+	timeout   time.Duration // 0 if none is named
 	env       map[string]string
 	label     string
 }
@@ -150,9 +150,6 @@ func (s *Settings) parseCommand(a *argument.Set, cwd, of string) (c command) {
 		most, unit = min(s.MaxRuntime, maxTimeout), " (seconds; the operator allows no more, shell.max_runtime)"
 	}
 	c.timeout = time.Duration(a.Int("timeout_s", 1, max(int64(most/time.Second), 1), 0, unit)) * time.Second
-	if c.timeout == 0 {
-		c.timeout = s.MaxRuntime
-	}
 	if a.Wrong() == "" {
 		var wrong string
 		if c.dir, wrong = s.folder(cwd); wrong != "" {

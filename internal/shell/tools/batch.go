@@ -188,8 +188,10 @@ func ended(ctx context.Context, c *call.Call) bool {
 			case err == nil && ev.Kind != call.KindEnd:
 			case err == nil:
 				return true
-			case errors.Is(err, call.ErrLeft): // this process is stopping, and the batch with it
-				<-ctx.Done()
+			case errors.Is(err, call.ErrLeft): // this process is stopping, and whoever waits with it
+				if ctx.Done() != nil {
+					<-ctx.Done()
+				}
 				return false
 			}
 		}
@@ -224,6 +226,8 @@ func (r *batchRun) start(ctx context.Context, i int) (*call.Call, error) {
 	if r.b.Fresh {
 		child.Attach = call.AttachFresh
 	}
+	// Whoever goes away: it is a call or it is none, and a cancel finds it.
+	ctx = context.WithoutCancel(ctx)
 	c, join, err := r.t.engine.Attach(ctx, child)
 	if err == nil && join == call.Replay && c.Record().Parent == r.x.ID {
 		// The same command stands in the batch twice: that it ran once is no reason.

@@ -117,6 +117,17 @@ func TestExecEndsBadly(t *testing.T) {
 	}
 }
 
+// shell.max_runtime ends what names no time of its own, in batches too.
+func TestMaxRuntime(t *testing.T) {
+	r := newRig(t, func(r *rig) { r.set.MaxRuntime = 300 * time.Millisecond })
+	if p := r.call(Exec, args("command", "exec sleep 60", "yield_ms", 12000)); p.State != "timed_out" {
+		t.Errorf("%s", p.shown.Structured)
+	}
+	if p := r.call(Parallel, args("commands", commands("exec sleep 60"), "yield_ms", 12000)); p.states() != "failed timed_out" {
+		t.Errorf("%s", p.shown.Structured)
+	}
+}
+
 // A cancel stops the whole tree, and the record says who asked (D10).
 func TestExecCancel(t *testing.T) {
 	r := newRig(t)

@@ -48,12 +48,16 @@ func (t *Tools) Run(ctx context.Context, x *call.Exec) call.Answer {
 		return failed(wrong)
 	}
 	c := &r.commands[0]
+	timeout := c.timeout
+	if timeout == 0 {
+		timeout = s.MaxRuntime
+	}
 	if err := x.Dispatched(); err != nil { // it was cancelled first
 		return call.Answer{}
 	}
 	cmd := shell.Command{
 		ID: string(x.ID), Owner: x.Spec.Principal, Label: c.label, Argv: slices.Concat(s.Sandbox, s.Shell, []string{c.text}), Dir: c.dir, Env: s.environ(t.own, c.env),
-		TTY: c.tty, Stdin: c.pipe, Cols: c.cols, Rows: c.rows, Service: c.service, Timeout: c.timeout, Parent: string(x.Spec.Parent), Index: x.Spec.Index,
+		TTY: c.tty, Stdin: c.pipe, Cols: c.cols, Rows: c.rows, Service: c.service, Timeout: timeout, Parent: string(x.Spec.Parent), Index: x.Spec.Index,
 	}
 	// From here on it may run, whoever goes away: a cancel stops it.
 	p, err := t.manager.Start(context.WithoutCancel(ctx), cmd)
