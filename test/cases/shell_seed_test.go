@@ -173,7 +173,7 @@ func TestShellNothingToPoll(t *testing.T) {
 	if end.exit() != 3 || calls != 2 || m.lines("runs") != 1 {
 		t.Errorf("%d calls; %s; it ran %d times", calls, r.JSON, m.lines("runs"))
 	}
-	if took := time.Since(start); took > 14*time.Second {
-		t.Errorf("the end was known after %s, of 12", took)
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("the end was known after %s; the suite takes 12", took)
 	}
 }
