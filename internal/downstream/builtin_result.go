@@ -175,11 +175,17 @@ func (w *waiter) next(list []told, running []string) string {
 	if w.away {
 		b.WriteString("longcall is restarting, so the wait ended early. ")
 	}
+	said := true // of each call that runs, by what is shown of it
 	for i := range list {
 		if list[i].state == stateRunning && list[i].shown == nil {
 			b.WriteString(list[i].first)
 			b.WriteByte(' ')
+			said = false
 		}
+	}
+	if said {
+		b.WriteString("To wait again, call " + name + " with " + againWith(running, w.attempt) + ".")
+		return b.String()
 	}
 	b.WriteString("Not finished, and not failed: do not run it again, and do not sleep. Call " + name + " again with " + againWith(running, w.attempt) + " when you need the result, or go on with other work.")
 	return b.String()

@@ -193,7 +193,7 @@ func (x *exchange) digest(except ...call.ID) string {
 		x.h.comebacks.drop(x.q.Principal, rec.ID)
 	}
 	x.digested = append(x.digested, list...)
-	b.WriteString("\nNot read yet: call " + x.ownNames().await + " with " + idList(ids) + " when you need what it gave; do not run it again.")
+	b.WriteString("\nNot read yet: call " + x.ownNames().await + " with " + idList(ids) + " for what it gave, instead of running it again.")
 	return `{"type":"text","text":` + string(mcp.Quote(b.String())) + `}`
 }
 

@@ -53,7 +53,7 @@ func TestShellAwaitExit(t *testing.T) {
 		if why := s.shown[len(s.shown)-1]; why.Why != ShowWaited || why.From >= 0 {
 			t.Errorf("shown as %+v", why)
 		}
-		if !strings.Contains(res.text(), "do not run it again") || !strings.Contains(res.Result.Structured.Next, `"attempt":2`) {
+		if !strings.Contains(res.text(), "To wait again, call await_call with") || !strings.Contains(res.Result.Structured.Next, `"attempt":2`) {
 			t.Errorf("what to do next: %s", res.text())
 		}
 		beats := o
