@@ -42,6 +42,7 @@ type attachment struct {
 	asTask           bool                    // it asked for one, as 2025-11-25 has it: see createTask
 	result, original bool                    // see showsResult
 	stop             context.CancelCauseFunc // of a call of the shell in a session, see letGo
+	back             bool                    // the request comes back to its own call, and joins nothing
 	ready            bool                    // the command is what its ready_pattern waits for
 	due              time.Time               // when the call is handed off; zero if never
 	ends             time.Time               // when the connection is closed as planned; zero if never

@@ -39,8 +39,9 @@ type waiter struct {
 	show    bool                    // life and progress can be shown now
 	away    bool                    // nothing more comes from this process
 
-	cursor int64 // in the output of a command; less than 0 if none was named
-	output bool  // it waits for new output
+	cursor   int64 // in the output of a command; less than 0 if none was named
+	output   bool  // it waits for new output
+	searches bool  // it waits for a pattern
 
 	cancel    bool  // it is a cancel_call
 	cancelErr error // what Call.Cancel said
@@ -210,7 +211,8 @@ func (w *waiter) run() {
 		kind = "json"
 	}
 	w.begin(kind)
-	if stream && !w.over() {
+	// A search of much output takes a while: life first.
+	if stream && (w.searches || !w.over()) {
 		streamHead(w.x.out.w.Header())
 		w.x.out.head(http.StatusOK)
 		*w.take() = append(*w.take(), commentOpen...)

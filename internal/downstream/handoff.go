@@ -28,7 +28,10 @@ const (
 // for a call that could not be found again (I4), one whose end is there to be
 // shown, or if policy has it off.
 func (a *attachment) handOff() bool {
-	if !a.policy.HandOff || !a.call.Stored() && (a.task || !a.shell) || a.quiet || a.hasEnded() {
+	if a.shell && !a.call.Stored() {
+		a.task = false // a command yields all the same, and is found as long as this process runs
+	}
+	if !a.policy.HandOff || !a.call.Stored() && !a.shell || a.quiet || a.hasEnded() {
 		return false
 	}
 	if a.ctx.Err() != nil {

@@ -57,6 +57,7 @@ func (w *waiter) forCommands(v *awaitArgs) (wrong string) {
 			if err != nil {
 				return err.Error()
 			}
+			w.searches = true
 			c.scan, c.unwatch = scan, shell.Watch(rec.ID, w.wake)
 		}
 	}

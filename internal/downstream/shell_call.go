@@ -116,7 +116,7 @@ func (a *attachment) runsAlready() []byte {
 
 // showOptions are how this request wants the call shown.
 func (a *attachment) showOptions(why ShowWhy) *ShowOptions {
-	o := &ShowOptions{Why: why, Joined: a.join == call.Joined, Replayed: a.join == call.Replay, Names: a.x.shellNames()}
+	o := &ShowOptions{Why: why, Joined: a.join == call.Joined && !a.back, Replayed: a.join == call.Replay, Names: a.x.shellNames()}
 	if a.plan != nil {
 		o.MaxBytes, o.Raw = a.plan.MaxBytes, a.plan.Raw
 	}

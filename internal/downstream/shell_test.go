@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -490,4 +491,26 @@ func TestShellOldTransport(t *testing.T) {
 		t.Errorf("started %v", s.started)
 	}
 	o.end()
+}
+
+// A command that could not be recorded is no task, and yields all the same.
+func TestShellNotStored(t *testing.T) {
+	onShell(t, func(t *testing.T, r *rig, s *scripted, o asker) {
+		r.log.createErr = io.ErrShortWrite
+		start := time.Now()
+		_, c := o.exec(t.Context(), "1", `{"command":"sleep 20s"}`)
+		if c.Result.Structured.State != "running" || time.Since(start) != 3*time.Second {
+			t.Errorf("after %s: %+v", time.Since(start), c)
+		}
+		if res := o.ask(toolAwait, idArgs(c.Result.Structured.CallID, `,"wait_ms":40000`)); shownCommand(t, &res, 0).State != "exited" {
+			t.Errorf("%+v", res)
+		}
+		if o.session == "" {
+			w := newTape()
+			r.h.ServeHTTP(w, toAll(t.Context(), "POST", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"exec_command","arguments":{"command":"sleep 21s"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`, modern("tools/call", toolExec)...))
+			if c := readCommand(t, w.body()); c.Result.ResultType != "complete" || c.Result.Structured.State != "running" || w.lastAt() != "3" {
+				t.Errorf("with tasks: %s", w.text())
+			}
+		}
+	})
 }

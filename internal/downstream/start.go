@@ -178,8 +178,11 @@ func (a *attachment) start(spec call.Spec) (answer []byte) {
 		return a.words(notStarted(err), "")
 	}
 	a.call, a.join, a.after, x.q.Call = c, join, 0, c.ID()
-	if a.plan != nil && a.plan.ErrorIfRunning && join == call.Joined {
-		return a.runsAlready()
+	if a.plan != nil && join == call.Joined {
+		a.back = a.x.names(c.ID())
+		if a.plan.ErrorIfRunning && !a.back {
+			return a.runsAlready()
+		}
 	}
 	if join != call.Started {
 		a.after, a.since = joinedAt(c), c.Record().Started
@@ -229,6 +232,13 @@ func (x *exchange) attach(ctx context.Context, spec call.Spec) (*call.Call, call
 		}
 	}
 	return x.h.opt.Engine.Attach(ctx, spec)
+}
+
+// names says whether the request is one of a relay that had become this call
+// before, and has lost its serve.
+func (x *exchange) names(id call.ID) bool {
+	v, present, ok := only(x.r.Header, HeaderCall)
+	return present && ok && v == string(id) && x.relayed()
 }
 
 // joinedAt is where a reader begins that joins a call: at what comes next, or at

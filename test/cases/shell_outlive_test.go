@@ -341,3 +341,33 @@ func TestShellLifecycleRecords(t *testing.T) {
 		}
 	})
 }
+
+// A host on a pipe sees a lost serve as a pause: its request comes back to its own
+// command, which is no other's, also with if_running error.
+func TestShellServeLostUnderAPipe(t *testing.T) {
+	t.Parallel()
+	for _, version := range eras {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t)
+			p := m.host(nil, "stdio", "--server", "shell")
+			if version == wire.Legacy {
+				p.open()
+			}
+			p.call(version, "30", "exec_command", command("echo run >> side; sleep 5; exit 3", `,"yield_ms":12000,"if_running":"error"`))
+			m.until("it runs", func() bool { return m.lines("side") == 1 })
+			m.restart()
+			r := read(t, p.response("30"))
+			id := r.CallID
+			if r.State == "running" { // a resumed stream yields after 3 s
+				p.call(version, "31", "await_call", `{"ids":["`+id+`"]}`)
+				r = read(t, p.response("31"))
+				r = r.inner(t, 0)
+			}
+			if r.IsError || r.Joined || r.exit() != 3 || m.lines("side") != 1 {
+				t.Errorf("%s; it ran %d times", r.JSON, m.lines("side"))
+			}
+			p.close()
+		})
+	}
+}
