@@ -83,8 +83,9 @@ type callJSON struct {
 	Bytes      uint64          `json:"bytes"`
 	Arguments  json.RawMessage `json:"arguments,omitempty"` // as kept
 	Digest     string          `json:"digest,omitempty"`
-	HandedOff  bool            `json:"handed_off,omitempty"` // an agent was told to ask later
-	Owed       bool            `json:"owed,omitempty"`       // it has ended and nobody got the end
+	Waits      bool            `json:"waits_for_input,omitempty"` // for an answer to what the tool asks
+	HandedOff  bool            `json:"handed_off,omitempty"`      // an agent was told to ask later
+	Owed       bool            `json:"owed,omitempty"`            // it has ended and nobody got the end
 	Deliveries []deliveryJSON  `json:"deliveries"`
 	Timeline   []eventJSON     `json:"timeline,omitempty"`
 }
@@ -212,10 +213,22 @@ func (c *callsListCmd) print(r *runner, j *sqlite.Reader, f sqlite.Filter) error
 		if err != nil {
 			return false, err
 		}
+		waits := false
+		if rec.End.Outcome == call.Running {
+			if waits, err = j.Asks(r.ctx, rec.ID); err != nil {
+				return false, err
+			}
+		}
 		if n++; c.JSON {
-			err = enc.Encode(newCallJSON(rec, d))
+			v := newCallJSON(rec, d)
+			v.Waits = waits
+			err = enc.Encode(v)
 		} else {
-			rows = append(rows, c.row(sys, rec, d))
+			row := c.row(sys, rec, d)
+			if waits {
+				row[4] += ", waits for input"
+			}
+			rows = append(rows, row)
 		}
 		return n != c.Limit, err
 	})

@@ -83,6 +83,37 @@ func (q *question) plain(server string, modern bool) (ok bool) {
 	return err == nil
 }
 
+// inputRequests are requests as a stateless agent's task shows them.
+func inputRequests(requests []byte) []byte {
+	if !bytes.Contains(requests, []byte(memberElicitation)) && !bytes.Contains(requests, []byte(mcp.MetaKeyProgressToken)) {
+		return requests
+	}
+	members, err := mcp.Members(requests)
+	if err != nil {
+		return requests
+	}
+	for i, m := range members {
+		q := question{}
+		q.method, _ = text(m.Value, "method")
+		f := find(m.Value, 0, "params")
+		if !f.ok() {
+			continue
+		}
+		q.params = m.Value[f.val:skipValue(m.Value, f.val)]
+		if !q.plain("", true) {
+			continue
+		}
+		if v, err := mcp.EditObject(m.Value, nil, mcp.Member{Name: "params", Value: q.params}); err == nil {
+			members[i].Value = v
+		}
+	}
+	out, err := mcp.EditObject(nil, nil, members...)
+	if err != nil {
+		return requests
+	}
+	return out
+}
+
 // memberElicitation names an elicitation by page in 2025-11-25.
 const memberElicitation = "elicitationId"
 

@@ -271,10 +271,11 @@ func stillRunning(c *call.Call) told {
 		t.progress = progressText(ev.Body)
 	}
 	switch {
+	case c.Asked() != nil:
+		t.progress = "Waiting for input."
+		t.first += "; the tool waits for an answer to a question that it has asked"
 	case t.progress != "":
 		t.first += "; it last said: " + strconv.Quote(t.progress)
-	case c.Asked() != nil:
-		t.first += "; it waits for input"
 	}
 	t.first += "."
 	return t

@@ -82,7 +82,7 @@ func (a *attachment) handle() []byte {
 	id := string(rec.ID)
 	names := a.x.ownNames()
 	text := "Still running after " + string(appendElapsed(nil, time.Since(rec.Started))) + ": " + oneLine(rec.PublicTool, 128) + " (call " + id + "). " +
-		"It has not finished and has not failed: do not call it again, and do not wait or sleep. " +
+		waitsText(a.call) + "It has not finished and has not failed: do not call it again, and do not wait or sleep. " +
 		"Go on with other work. When you need the result, call " + names.await + ` with {"ids":["` + id + `"]}; ` +
 		"to stop it, call " + names.cancel + ` with {"id":"` + id + `"}.`
 	var p pieces
@@ -98,6 +98,14 @@ func (a *attachment) handle() []byte {
 	}
 	p.raw(`,"_meta":{"` + metaKeyHandOff + `":{"call":"` + id + `","state":"running"}}}}`)
 	return p.join()
+}
+
+// waitsText says that a call waits for an answer, if it does.
+func waitsText(c *call.Call) string {
+	if c.Asked() == nil {
+		return ""
+	}
+	return "The tool has asked a question and waits for its answer. "
 }
 
 // hasOutputSchema says whether a tool's results have to conform to a schema, as

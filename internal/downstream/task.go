@@ -129,6 +129,9 @@ func viewTask(ctx context.Context, c *call.Call, modern bool) taskView {
 		}
 	}
 	if v.asked = c.Asked(); v.asked != nil {
+		if modern {
+			v.asked = inputRequests(v.asked)
+		}
 		v.status, v.message = taskInput, "The tool waits for input."
 	}
 	if _, ok := c.Latest(call.KindCancelRequested); ok {

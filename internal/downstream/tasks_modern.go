@@ -185,27 +185,14 @@ func (x *exchange) acknowledged(id []byte) []byte {
 // updateTask answers tasks/update. Answers to what was not asked, or has an
 // answer, are ignored, and so are all once the task is over.
 func (x *exchange) updateTask(id []byte, c *call.Call, responses []byte) []byte {
-	asked, _ := mcp.Members(c.Asked())
-	open := make(map[string]bool, len(asked))
-	for _, m := range asked {
-		open[m.Name] = true
-	}
-	taken, err := mcp.EditObject(responses, func(name string) bool { return !open[name] })
-	if err != nil {
-		return mcp.ErrorResponse(id, mcp.CodeInvalidParams, "tasks/update needs params.inputResponses, an object.", nil)
-	}
-	members, _ := mcp.Members(taken)
-	if len(members) == 0 {
+	taken, keys, wrong := answersTo(c, responses)
+	switch {
+	case wrong != "":
+		return mcp.ErrorResponse(id, mcp.CodeInvalidParams, wrong, nil)
+	case taken == nil:
 		return x.acknowledged(id)
 	}
-	keys := []byte{'['}
-	for i, m := range members {
-		if i > 0 {
-			keys = append(keys, ',')
-		}
-		keys = append(keys, mcp.Quote(m.Name)...)
-	}
-	switch err := c.Answer(mcp.OneLine(taken), append(keys, ']')); {
+	switch err := c.Answer(mcp.OneLine(taken), keys); {
 	case errors.Is(err, call.ErrElsewhere):
 		return elsewhere(id)
 	case errors.Is(err, call.ErrFull):

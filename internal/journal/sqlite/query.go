@@ -227,3 +227,26 @@ func (r *Reader) Deliveries(ctx context.Context, id call.ID) (list []call.Delive
 	})
 	return list, err
 }
+
+// Asks says whether a running call waits for an answer to what its tool asks, by
+// what is written so far: the last of its ask and answer events says so.
+func (r *Reader) Asks(ctx context.Context, id call.ID) (asks bool, err error) {
+	err = r.pool.with(ctx, func(c *reader) error {
+		n, err := c.open(id, 0)
+		if err != nil {
+			return err
+		}
+		s, err := c.c.prepare(`SELECT kind = 11 AND (file IS NOT NULL OR length(body) > 2)
+			FROM events WHERE key BETWEEN ?1 AND ?2 AND kind IN (11, 12) ORDER BY key DESC LIMIT 1`)
+		if err != nil {
+			return err
+		}
+		defer c.c.drop(s)
+		s.int(1, n<<seqBits)
+		s.int(2, n<<seqBits|maxSeq)
+		ok, err := s.step()
+		asks = ok && err == nil && s.colInt(0) != 0
+		return err
+	})
+	return asks, err
+}

@@ -212,3 +212,35 @@ func TestIndexCollides(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAsks: the last of a call's ask and answer events says whether it waits.
+func TestAsks(t *testing.T) {
+	j := open(t, t.TempDir(), Options{})
+	r := calltest.Record(j.Epoch())
+	must(t, j.Create(t.Context(), r, call.Event{Seq: 1, Kind: call.KindAccepted, Time: r.Started, Hole: -1}))
+	ro, err := OpenReadOnly(j.path)
+	must(t, err)
+	defer ro.Close()
+	seq := uint64(1)
+	for _, step := range []struct {
+		kind  call.Kind
+		body  string
+		waits bool
+	}{
+		{call.KindNote, "nothing yet", false},
+		{call.KindAsk, `{"a":{},"b":{}}`, true},
+		{call.KindNote, "still", true},
+		{call.KindAnswer, `["a"]`, false},
+		{call.KindAsk, `{"b":{}}`, true},
+		{call.KindAsk, `{}`, false},
+	} {
+		seq++
+		must(t, j.Append(r.ID, j.Epoch(), call.Event{Seq: seq, Kind: step.kind, Time: time.Now(), Hole: -1, Body: []byte(step.body)}))
+		if _, err := j.Read(t.Context(), r.ID, 0, 1<<20); err != nil { // written by then
+			t.Fatal(err)
+		}
+		if got, err := ro.Asks(t.Context(), r.ID); err != nil || got != step.waits {
+			t.Errorf("after %s %s: %v %v", step.kind, step.body, got, err)
+		}
+	}
+}
