@@ -69,6 +69,7 @@ func TestCallsShowWhatOutlivesAReader(t *testing.T) {
 	begin := time.Now().Add(-time.Minute)
 	r := &call.Record{ID: call.NewID(), Epoch: j.Epoch(), Started: begin, Dispatched: begin}
 	r.Principal, r.Server, r.Tool, r.Era = "local", "s", "t", "2025-11-25"
+	r.Parent, r.Index = call.NewID(), 2
 	if err := j.Create(t.Context(), r, call.Event{Seq: 1, Kind: call.KindAccepted, Time: begin, Hole: -1}); err != nil {
 		t.Fatal(err)
 	}
@@ -77,14 +78,15 @@ func TestCallsShowWhatOutlivesAReader(t *testing.T) {
 		{Kind: call.KindAddress, Body: []byte(`{"session":"hunter2"}`), Cursor: []byte("hunter2")},
 		{Kind: call.KindAsk, Body: []byte(`{"u:1":{"method":"elicitation/create","params":{"message":"hunter2"}},"a\u001b[2J":{}}`)},
 		{Kind: call.KindAnswer, Body: []byte(`["u:1"]`)},
+		{Kind: call.KindReady, Body: []byte("the output matched ready_pattern")},
 	} {
 		e.Seq, e.Hole, e.Time = uint64(i+2), -1, begin.Add(time.Duration(i)*time.Second)
 		if err := j.Append(r.ID, r.Epoch, e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r.Ended, r.Seq, r.End = begin.Add(5*time.Second), 6, call.End{Outcome: call.Completed}
-	if err := j.Finish(t.Context(), r, call.Event{Seq: 6, Kind: call.KindEnd, Time: r.Ended, Hole: -1, End: &r.End}); err != nil {
+	r.Ended, r.Seq, r.End = begin.Add(5*time.Second), 7, call.End{Outcome: call.Completed}
+	if err := j.Finish(t.Context(), r, call.Event{Seq: 7, Kind: call.KindEnd, Time: r.Ended, Hole: -1, End: &r.End}); err != nil {
 		t.Fatal(err)
 	}
 	j.Deliver(call.Delivery{Call: r.ID, Kind: "sse", How: call.HandedOff, Attached: begin, Ended: begin.Add(time.Second)})
@@ -99,14 +101,14 @@ func TestCallsShowWhatOutlivesAReader(t *testing.T) {
 		all.WriteString(v.out.String())
 		return v.out.String()
 	}
-	if got := run("calls"); !regexp.MustCompile(`s/t +completed +owed, handed off \(2 readers\)`).MatchString(got) {
+	if got := run("calls"); !regexp.MustCompile(`s/t \(2 of c_[a-z2-7]{10}\) +completed +owed, handed off \(2 readers\)`).MatchString(got) {
 		t.Errorf("calls:\n%s", got)
 	}
 	wantContains(t, "show", run("calls", "show", string(r.ID)),
 		"it can be found again at the tool server", "the tool waits for input: a[2J, u:1", "input came: u:1",
-		"owed: nobody took the result", "handed off  by sse", "the agent was told to ask later", "aborted_downstream  by await_call")
+		"part of    "+string(r.Parent)+", command 2", "ready             the output matched ready_pattern", "owed: nobody took the result", "handed off  by sse", "the agent was told to ask later", "aborted_downstream  by await_call")
 	run("calls", "show", string(r.ID), "--full")
-	wantContains(t, "show --json", run("calls", "show", string(r.ID), "--json"), `"owed": true`, `"handed_off": true`, `"kind": "address"`, `"u:1"`)
+	wantContains(t, "show --json", run("calls", "show", string(r.ID), "--json"), `"owed": true`, `"handed_off": true`, `"kind": "address"`, `"u:1"`, `"parent": "`+string(r.Parent)+`"`, `"child": 2`)
 	run("calls", "--json")
 	run("calls", "follow", string(r.ID))
 	run("calls", "follow", string(r.ID), "--json")
