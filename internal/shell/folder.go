@@ -105,6 +105,19 @@ func lockFolder(dir string) (*os.File, error) {
 	return f, nil
 }
 
+// lockSoon takes the lock of a new folder, which others may hold for a moment to
+// see whether somebody has it.
+func lockSoon(dir string) (*os.File, error) {
+	for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+		if lock, err := lockFolder(dir); lock != nil || err != nil {
+			return lock, err
+		}
+		if time.Now().After(end) {
+			return nil, errors.New("its folder is in use")
+		}
+	}
+}
+
 // validID keeps ids from being paths.
 func validID(id string) bool {
 	if id == "" || len(id) > 128 {

@@ -51,10 +51,10 @@ func (m *Manager) listen(p *Process, conn net.Conn) (got bool) {
 	defer conn.Close()
 	stop := context.AfterFunc(m.ctx, func() { conn.Close() })
 	defer stop()
-	conn.SetReadDeadline(time.Now().Add(silentFor))
+	_ = conn.SetReadDeadline(time.Now().Add(silentFor))
 	snapshots(conn, func(s snapshot) {
 		if !got {
-			conn.SetReadDeadline(time.Time{})
+			_ = conn.SetReadDeadline(time.Time{})
 			p.setUnsupervised(false)
 		}
 		got = true
@@ -110,7 +110,7 @@ func (m *Manager) orphaned(p *Process, seen bool) {
 	defer m.finished(p)
 	var s snapshot
 	if ok, err := load(p.dir, exitFile, &s); ok {
-		p.take(s)
+		p.take(p.settled(s))
 		return
 	} else if err != nil {
 		m.log.Warn("how a process ended cannot be read", "process_id", p.id, "error", err)
@@ -140,6 +140,27 @@ func (m *Manager) orphaned(p *Process, seen bool) {
 	p.end(s)
 }
 
+// settled completes what a shim left that went before the tree did: whether
+// anything of it can still be found.
+func (p *Process) settled(s snapshot) snapshot {
+	if !s.TreeEnded.IsZero() {
+		return s
+	}
+	var mt meta
+	if ok, err := load(p.dir, metaFile, &mt); !ok && err != nil {
+		return s
+	}
+	rest, err := left(mt)
+	if err != nil || len(rest) > 0 {
+		return s
+	}
+	s.TreeEnded, s.Survivors = time.Now(), nil
+	if err := store(p.dir, exitFile, s, false); err != nil {
+		p.m.log.Error("the end of a process cannot be stored", "process_id", p.id, "error", err)
+	}
+	return s
+}
+
 // left is what can still be found of a process without a shim: the leader, its
 // session, and what is below them. Who made a session of his own and lost his
 // parent cannot be found any more.
@@ -157,11 +178,14 @@ func left(mt meta) ([]entry, error) {
 // end records the end of a process that has no shim to do so.
 func (p *Process) end(s snapshot) {
 	p.mu.Lock()
-	stopped := p.snap.StoppedBy
+	stopped := p.stopping
 	p.mu.Unlock()
 	if stopped != "" && s.State == Lost && len(s.Survivors) == 0 {
 		s.State, s.StoppedBy = Stopped, stopped
 		s.Error = "the supervisor of the command was gone when it was stopped; its exit code is not known"
+	}
+	if len(s.Survivors) == 0 {
+		s.TreeEnded = s.Ended
 	}
 	if err := store(p.dir, exitFile, s, true); err != nil {
 		p.m.log.Error("the end of a process cannot be stored", "process_id", p.id, "error", err)
@@ -177,15 +201,13 @@ func (p *Process) stopOrphan(ctx context.Context, sig syscall.Signal, grace time
 		return p.Status(), err
 	}
 	p.mu.Lock()
-	if !p.snap.State.Final() {
-		p.snap.StoppedBy = by
-	}
+	p.stopping = by
 	p.mu.Unlock()
 	rest, err := stopAll(sig, grace, stopper{
 		list: func() ([]entry, error) { return left(mt) },
 		signal: func(list []entry, sig syscall.Signal) {
 			for i := range list {
-				signalExact(list[i].identity(), sig)
+				_ = signalExact(list[i].identity(), sig)
 			}
 		},
 		gone:  ctx.Done(),
@@ -193,8 +215,12 @@ func (p *Process) stopOrphan(ctx context.Context, sig syscall.Signal, grace time
 	})
 	p.mu.Lock()
 	p.snap.Survivors = pids(rest)
+	s := p.snap
 	p.wake()
 	p.mu.Unlock()
+	if s.State.Final() {
+		p.take(p.settled(s))
+	}
 	return p.Status(), cmp.Or(err, ctx.Err())
 }
 

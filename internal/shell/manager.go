@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -95,13 +96,12 @@ func (m *Manager) reconcile(ctx context.Context) error {
 			continue
 		}
 		p := m.newProcess(e.Name())
-		if ok, err := load(p.dir, specFile, &p.spec); !ok {
+		if ok, err := p.loadSpec(); !ok {
 			if err != nil { // else it is just being made, or nothing came of it
 				m.log.Warn("a process folder cannot be used", "process_id", p.id, "error", err)
 			}
 			continue
 		}
-		p.forgetSecrets()
 		found = append(found, p)
 		m.procs[p.id] = p
 		m.wg.Go(func() { m.follow(p, nil) })
@@ -242,9 +242,9 @@ func (m *Manager) spawn(p *Process, c *Command) (net.Conn, error) {
 		return nil, cannot(err)
 	}
 	// From now on the folder is in use, for everybody who looks.
-	lock, err := lockFolder(p.dir)
-	if lock == nil {
-		return nil, cannot(cmp.Or(err, errors.New("the folder is in use")))
+	lock, err := lockSoon(p.dir)
+	if err != nil {
+		return nil, cannot(err)
 	}
 	defer lock.Close()
 	if err := store(p.dir, specFile, specification{Command: *c, Caps: m.opts.Caps}, false); err != nil {
@@ -287,29 +287,42 @@ func (m *Manager) Find(id string) *Process {
 		return p
 	}
 	p = m.newProcess(id)
-	ended, err := p.loadEnded()
-	if !ended && err == nil {
-		// Another longcall may have started it meanwhile.
-		var ok bool
-		if ok, err = load(p.dir, specFile, &p.spec); !ok && err == nil {
-			return nil
-		}
-		p.forgetSecrets()
-	}
-	if err != nil {
-		m.log.Warn("a process folder cannot be used", "process_id", id, "error", err)
+	alone, err := m.endedAlone(id)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	ok := false
+	if err == nil {
+		ok, err = p.loadSpec()
+	}
+	var s snapshot
+	ended := false
+	if ok {
+		ended, err = load(p.dir, exitFile, &s)
+	}
+	if !ok || err != nil {
+		if err != nil {
+			m.log.Warn("a process folder cannot be used", "process_id", id, "error", err)
+		}
+		return nil
+	}
+	if ended {
+		p.take(s) // whoever looks at the folder at this moment
+	}
+	if alone {
+		p.take(p.settled(s))
+		p.finish()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if first := m.procs[id]; first != nil {
 		return first
 	}
-	if !ended && m.closed {
+	if !alone && m.closed {
 		return nil
 	}
 	m.procs[id] = p
-	if !ended {
+	if !alone { // another longcall started it meanwhile
 		m.wg.Go(func() { m.follow(p, nil) })
 	}
 	return p

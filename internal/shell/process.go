@@ -1,6 +1,7 @@
 package shell
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -32,7 +33,8 @@ type Process struct {
 	mu           sync.Mutex
 	snap         snapshot
 	unsupervised bool
-	ended        bool // nothing will change any more
+	ended        bool   // nothing will change any more
+	stopping     string // who asked for a stop that no shim knows of
 	wakes        map[chan struct{}]int
 }
 
@@ -57,19 +59,11 @@ func (p *Process) size() int64 {
 // forgetSecrets keeps in memory only what is needed there.
 func (p *Process) forgetSecrets() { p.spec.Argv, p.spec.Env = nil, nil }
 
-// loadEnded reads a process that has ended; false if there is none.
-func (p *Process) loadEnded() (bool, error) {
-	var s snapshot
-	if ok, err := load(p.dir, exitFile, &s); !ok {
-		return false, err
-	}
-	if ok, err := load(p.dir, specFile, &p.spec); !ok {
-		return false, err
-	}
+// loadSpec reads what the process was started with; false if there is none.
+func (p *Process) loadSpec() (bool, error) {
+	ok, err := load(p.dir, specFile, &p.spec)
 	p.forgetSecrets()
-	p.take(s)
-	p.finish()
-	return true, nil
+	return ok, err
 }
 
 // ID is the process's id, which is its call's, too.
@@ -214,6 +208,7 @@ func (p *Process) Stop(ctx context.Context, signal string, grace time.Duration, 
 	if grace <= 0 {
 		grace = p.spec.Grace
 	}
+	by = cmp.Or(by, "longcall") // that it was stopped must not get lost
 	p.awaitStart(ctx)
 	if st := p.Status(); p.over() && (!st.TreeEnded.IsZero() || st.State == StartFailed) {
 		return st, nil

@@ -95,7 +95,7 @@ type Status struct {
 	Ended       time.Time // of the leader; when Lost, the time at which that was noticed; zero while it runs
 	Total       int64     // bytes of output so far
 	Descendants int       // processes that it started and that lived on when the leader ended
-	TreeEnded   time.Time // when none of those was left; zero while any may live
+	TreeEnded   time.Time // when none of those could be found any more; zero while any may live
 	Survivors   []int     // pids that a stop could not end; when Lost, those that were still there
 	StoppedBy   string    // who asked for the stop
 	Error       string    // why it was not started, lost, or not fully recorded: one sentence

@@ -48,7 +48,7 @@ func (s *shim) serve(l net.Listener) {
 func (s *shim) answer(c net.Conn) {
 	defer c.Close()
 	var req request
-	c.SetReadDeadline(time.Now().Add(askWait))
+	_ = c.SetReadDeadline(time.Now().Add(askWait))
 	if json.NewDecoder(io.LimitReader(c, maxRequest)).Decode(&req) != nil {
 		return
 	}
@@ -82,7 +82,7 @@ func (s *shim) answer(c net.Conn) {
 		fail(errors.New("this command was started by another version of longcall, which cannot do that"))
 	}
 	r.Snapshot, _, _ = s.look()
-	json.NewEncoder(c).Encode(r)
+	_ = json.NewEncoder(c).Encode(r) // who asked may have gone
 }
 
 // tell writes the state now, and again whenever it has changed, until nothing
@@ -92,7 +92,7 @@ func (s *shim) tell(c net.Conn) {
 	defer c.Close()
 	gone := make(chan struct{})
 	go func() {
-		c.SetReadDeadline(time.Time{})
+		_ = c.SetReadDeadline(time.Time{})
 		io.Copy(io.Discard, c) // nothing comes: it ends when the listener does
 		close(gone)
 	}()

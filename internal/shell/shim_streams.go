@@ -143,7 +143,7 @@ func (r *outputReader) run(printed func(total int64, err error)) {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			// The leader has ended: what it wrote is here already. Others may
 			// go on writing, and are not waited for.
-			r.file.SetReadDeadline(time.Time{})
+			_ = r.file.SetReadDeadline(time.Time{})
 			for most := r.pending(); ; {
 				n, end := r.readNow(buf)
 				if end {

@@ -66,7 +66,7 @@ func (s *shim) signal(list []entry, sig syscall.Signal) {
 	s.kids.Unlock()
 	for i := range list {
 		if !group || list[i].group != s.leader.PID {
-			signalExact(list[i].identity(), sig)
+			_ = signalExact(list[i].identity(), sig)
 		}
 	}
 }

@@ -192,8 +192,35 @@ func TestShimKilled(t *testing.T) {
 	if err != nil || s.State != Lost || len(s.Survivors) > 0 || alive(id) {
 		t.Errorf("stopped as %+v, %v", s, err)
 	}
+	if s := p.Status(); s.TreeEnded.IsZero() {
+		t.Errorf("nothing is left of %+v", s)
+	}
 	if out := r.output(p); out != "here\n" {
 		t.Errorf("output %q", out)
+	}
+}
+
+// A shim that is killed after the leader's end takes nothing back.
+func TestLingeringShimKilled(t *testing.T) {
+	r := newRig(t)
+	p := r.start("sleep 600 & echo $!; exit 5")
+	child := r.printed(p, 1)[0]
+	r.end(p)
+	syscall.Kill(shimOf(t, p).PID, syscall.SIGKILL)
+	r.await(p, "the manager to notice", func(Status) bool { return p.over() })
+	for range 2 {
+		if s := p.Status(); s.State != Exited || s.ExitCode != 5 || s.Descendants != 1 || !s.TreeEnded.IsZero() {
+			t.Errorf("ended as %+v", s)
+		}
+		r.reopen()
+		p = r.m.Find(p.ID())
+	}
+	if s, err := p.Stop(t.Context(), "", 0, "anna"); err != nil || s.State != Exited || s.TreeEnded.IsZero() || alive(child) {
+		t.Errorf("stopped as %+v, %v", s, err)
+	}
+	r.reopen()
+	if s := r.m.Find(p.ID()).Status(); s.TreeEnded.IsZero() {
+		t.Errorf("after a restart %+v", s)
 	}
 }
 
@@ -281,10 +308,14 @@ func TestShimIsTerminated(t *testing.T) {
 
 func TestTreeOfTable(t *testing.T) {
 	table := []entry{
-		{pid: 1}, {pid: 10, parent: 1, session: 10, start: 1}, // a shim
-		{pid: 11, parent: 10, session: 11, start: 2}, {pid: 12, parent: 11, session: 11, start: 3, zombie: true},
-		{pid: 13, parent: 12, session: 13, start: 4}, {pid: 14, parent: 1, session: 11, start: 5},
-		{pid: 15, parent: 14, session: 15, start: 6}, {pid: 20, parent: 1, session: 20, start: 7},
+		{pid: 1},
+		{pid: 10, parent: 1, session: 10, start: 1}, // a shim
+		{pid: 11, parent: 10, session: 11, start: 2},
+		{pid: 12, parent: 11, session: 11, start: 3, zombie: true},
+		{pid: 13, parent: 12, session: 13, start: 4},
+		{pid: 14, parent: 1, session: 11, start: 5},
+		{pid: 15, parent: 14, session: 15, start: 6},
+		{pid: 20, parent: 1, session: 20, start: 7},
 	}
 	for _, tt := range []struct {
 		leader Identity
