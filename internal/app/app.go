@@ -288,6 +288,9 @@ func (a *App) profile(principal, server, client string) downstream.Profile {
 // orphan is how long a call of the last run may go on without a reader: as long
 // as one whose agent was lost, for so it is (I7).
 func (a *App) orphan(r *call.Record) time.Duration {
+	if r.Server == downstream.ServerShell {
+		return -1 // only who says so stops a command (SHELL §1, D14)
+	}
 	modern := mcp.Modern(r.Era)
 	if d := a.snap.Load().rules.Admit(r.Principal, r.Server, r.Tool, modern); modern && d.OnDisconnect == policy.Cancel {
 		return d.Grace

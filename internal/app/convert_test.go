@@ -108,5 +108,9 @@ mcpServers:
 		if got := a.orphan(r); got != tt.want {
 			t.Errorf("%s %s: %s, want %s", tt.era, tt.tool, got, tt.want)
 		}
+		r.Server = downstream.ServerShell
+		if got := a.orphan(r); got != -1 {
+			t.Errorf("a command of %s: %s", tt.era, got)
+		}
 	}
 }

@@ -29,7 +29,8 @@ func shownCommand(t *testing.T, r *ownResult, i int) (v struct {
 	State    string
 	Output   string
 	ExitCode *int `json:"exit_code"`
-}) {
+},
+) {
 	t.Helper()
 	if r.Result.Structured == nil || len(r.Result.Structured.Calls) <= i {
 		t.Fatalf("nothing shown: %+v", r)

@@ -326,7 +326,8 @@ func TestShellTasks(t *testing.T) {
 				Status string
 				Result json.RawMessage
 			}
-		}) {
+		},
+		) {
 			w := newTape()
 			r.h.ServeHTTP(w, toAll(t.Context(), "POST", `{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"`+c.Result.TaskID+`","_meta":{`+tasksMeta+`}}}`, modern("tasks/get", c.Result.TaskID)...))
 			raw := w.body()

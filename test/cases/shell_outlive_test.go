@@ -371,3 +371,20 @@ func TestShellServeLostUnderAPipe(t *testing.T) {
 		})
 	}
 }
+
+// A command that was still in the foreground when the server was killed goes on
+// too, although its stateless agent is gone: nobody said to stop it (D14).
+func TestShellKillServerInTheForeground(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "disconnect_grace: 200ms")
+	c := m.agent(wire.Modern, "/mcp/shell")
+	args := command("echo run >> side; sleep 4; exit 8", `,"yield_ms":12000`)
+	c.Start(wire.Call{Tool: "exec_command", Args: args})
+	m.until("it runs", func() bool { return m.lines("side") == 1 })
+	m.restart()
+	c = m.agent(wire.Modern, "/mcp/shell")
+	m.until("it has ended", func() bool { return len(ask(t, c, "list_calls", `{"state":"unread"}`).Calls) == 1 })
+	if r := ask(t, c, "exec_command", args); !r.Replayed || r.exit() != 8 || m.lines("side") != 1 {
+		t.Errorf("%s; it ran %d times", r.JSON, m.lines("side"))
+	}
+}

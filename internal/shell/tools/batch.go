@@ -44,7 +44,9 @@ func (t *Tools) runBatch(ctx context.Context, x *call.Exec) call.Answer {
 		return failed("Not started: the batch could not be kept: " + err.Error() + ".")
 	case x.Resume != nil && !b.begun():
 		return failed(textNotStarted)
-	case x.Resume == nil:
+	case x.Resume != nil:
+		left(x)
+	default:
 		if err := x.Dispatched(); err != nil { // it was cancelled first
 			return call.Answer{}
 		}

@@ -40,6 +40,7 @@ func (t *Tools) Run(ctx context.Context, x *call.Exec) call.Answer {
 		if p == nil {
 			return failed(textNotStarted)
 		}
+		left(x)
 		return t.follow(ctx, x, p, nil)
 	}
 	s := t.set.Load()
@@ -79,6 +80,13 @@ func (s *Settings) request(spec *call.Spec) (r *request, wrong string) {
 		args = []byte("{}")
 	}
 	return s.parse(spec.Tool, args, &OwnNames, DefaultYield)
+}
+
+// left notes that a call which is taken up had been started, should the process
+// that did have been killed before that was stored: what has run is owed to who
+// asks again.
+func left(x *call.Exec) {
+	_ = x.Dispatched() // an error says that it is on record, or that it is to be stopped
 }
 
 func failed(text string) call.Answer {
