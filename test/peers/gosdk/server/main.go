@@ -27,7 +27,26 @@ func main() {
 	port := flag.Int("port", 0, "port on 127.0.0.1; 0 means standard input and output")
 	era := flag.String("era", "both", "legacy, modern or both")
 	flag.Parse()
-	server := mcp.NewServer(&mcp.Implementation{Name: "go", Version: "1.0.0"}, nil)
+	agree := func(context.Context, *mcp.SubscribeRequest) error { return nil }
+	server := mcp.NewServer(&mcp.Implementation{Name: "go", Version: "1.0.0"}, &mcp.ServerOptions{
+		Instructions:       "Say something.",
+		SubscribeHandler:   agree,
+		UnsubscribeHandler: func(context.Context, *mcp.UnsubscribeRequest) error { return nil },
+		CompletionHandler: func(_ context.Context, r *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{r.Params.Ref.Name + " " + r.Params.Argument.Value}}}, nil
+		},
+	})
+	server.AddResource(&mcp.Resource{Name: "first", URI: "note:///1"}, read)
+	server.AddResourceTemplate(&mcp.ResourceTemplate{Name: "any", URITemplate: "note:///{id}"}, read)
+	server.AddPrompt(&mcp.Prompt{Name: "greet"}, greet)
+	mcp.AddTool(server, &mcp.Tool{Name: "touch", Description: "Says that a resource changed."}, func(ctx context.Context, _ *mcp.CallToolRequest, a textArgs) (*mcp.CallToolResult, any, error) {
+		return text("touched"), nil, server.ResourceUpdated(ctx, &mcp.ResourceUpdatedNotificationParams{URI: a.Text})
+	})
+	mcp.AddTool(server, &mcp.Tool{Name: "grow", Description: "Adds a prompt."}, func(_ context.Context, _ *mcp.CallToolRequest, a textArgs) (*mcp.CallToolResult, any, error) {
+		server.AddPrompt(&mcp.Prompt{Name: a.Text}, greet)
+		return text("grown"), nil, nil
+	})
+	mcp.AddTool(server, &mcp.Tool{Name: "say", Description: "Logs at the levels info and error."}, say)
 	mcp.AddTool(server, &mcp.Tool{Name: "echo", Description: "Says it back."}, echo)
 	mcp.AddTool(server, &mcp.Tool{Name: "fail", Description: "Fails."}, fail)
 	mcp.AddTool(server, &mcp.Tool{Name: "slow", Description: "Takes its time."}, slow)
@@ -53,6 +72,26 @@ func text(s string) *mcp.CallToolResult {
 
 func echo(_ context.Context, _ *mcp.CallToolRequest, a textArgs) (*mcp.CallToolResult, any, error) {
 	return text(a.Text), nil, nil
+}
+
+func read(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	if r.Params.URI == "note:///none" {
+		return nil, mcp.ResourceNotFoundError(r.Params.URI)
+	}
+	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: r.Params.URI, Text: "this is " + r.Params.URI}}}, nil
+}
+
+func greet(_ context.Context, r *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+	return &mcp.GetPromptResult{Description: "hello from " + r.Params.Name}, nil
+}
+
+func say(ctx context.Context, r *mcp.CallToolRequest, a textArgs) (*mcp.CallToolResult, any, error) {
+	for _, level := range []mcp.LoggingLevel{"info", "error"} {
+		if err := r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: level, Data: a.Text}); err != nil {
+			return nil, nil, err
+		}
+	}
+	return text("said"), nil, nil
 }
 
 func fail(_ context.Context, _ *mcp.CallToolRequest, a textArgs) (*mcp.CallToolResult, any, error) {
