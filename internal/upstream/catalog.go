@@ -49,6 +49,7 @@ type catalog struct {
 	pending bool          // a read is due
 	said    bool          // the server said that the list changed, since the last read began
 	failed  int           // tries since the last success
+	shown   bool          // somebody was told that nothing is known of the list
 }
 
 // List is a server's list of a kind as the caller's connection sees it. It is
@@ -92,12 +93,15 @@ func (c *catalog) get(ctx context.Context) (mcp.Listing, error) {
 		case <-wait.C:
 		case <-ctx.Done():
 		}
-		c.mu.Lock()
-		listing, err, known = c.listing(), c.err, !c.read.IsZero()
-		c.mu.Unlock()
 	}
-	if !known && err == nil {
-		err = errors.New("the tool server is still starting")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	listing, err = c.listing(), c.err
+	if c.read.IsZero() {
+		c.shown = true
+		if err == nil {
+			err = errors.New("the tool server is still starting")
+		}
 	}
 	return listing, err
 }
@@ -209,7 +213,7 @@ func (c *catalog) readNow(done chan struct{}, said bool) {
 	if !c.read.IsZero() {
 		before, known = c.entries, true
 	}
-	changed := err == nil && (said || !(known && mcp.SameEntries(before, page.Entries)))
+	changed := err == nil && (said || (known || c.shown) && !mcp.SameEntries(before, page.Entries))
 	if c.err = err; err == nil {
 		c.entries, c.ttl, c.public, c.read, c.failed = page.Entries, page.TTL, page.Public, time.Now(), 0
 	} else {

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -18,9 +19,9 @@ const acknowledgeWait = 10 * time.Second
 // errEnded says that a server ended a subscriptions/listen in the orderly way.
 var errEnded = errors.New("the tool server has ended the subscription")
 
-// listening is one subscriptions/listen of a stateless server (SPEC §5.1). A link
-// has one; its filter is changed by opening the next before this one is closed, so
-// that nothing is missed between them.
+// listening is one subscriptions/listen of a stateless server (SPEC §5.1). Its
+// filter is changed by opening the next before this one is closed, so that nothing
+// is missed between them.
 type listening struct {
 	l      *link
 	filter string
@@ -67,34 +68,82 @@ func filter(said intro, uris []string) string {
 	return string(append(b, "}}"...))
 }
 
-// alignListening opens the stream that the wants need, unless it is open.
-func (l *link) alignListening(said intro) error {
-	all := l.wants.subscribed()
-	uris := make([]string, 0, len(all))
-	for uri := range all {
-		uris = append(uris, uri)
+// whole names the one stream of a server over HTTP, which is all that is wanted;
+// lists that of a process which tells of its lists.
+const (
+	whole = "*"
+	lists = ""
+)
+
+// streams are what has to be open: a filter for each, by its name. Over HTTP it is
+// one, for each costs a connection. With a process each resource has its own, by
+// its URI: that costs nothing, no stream ever has to be exchanged for another, and
+// servers that keep one account for all of a process's streams (the Go SDK does)
+// lose nothing of one when another ends.
+func (l *link) streams(said intro, all map[string]*subscription) map[string]string {
+	out := map[string]string{}
+	add := func(name, filter string) {
+		if filter != "" {
+			out[name] = filter
+		}
 	}
-	slices.Sort(uris)
-	want := filter(said, uris)
+	if l.server.URL != "" {
+		add(whole, filter(said, slices.Sorted(maps.Keys(all))))
+		return out
+	}
+	add(lists, filter(said, nil))
+	for uri := range all {
+		add(uri, filter(intro{}, []string{uri}))
+	}
+	return out
+}
+
+// alignListening opens the streams that the wants need and that are not open, and
+// closes the others.
+func (l *link) alignListening(said intro) (failed error) {
+	all := l.wants.subscribed()
+	want := l.streams(said, all)
 	t := &l.tending
 	t.mu.Lock()
-	old, gen, refused := t.stream, t.gen, t.refused
+	gen := t.gen
+	for name, s := range t.streams {
+		if want[name] == "" {
+			s.stop()
+			delete(t.streams, name)
+		}
+	}
+	t.mu.Unlock()
+	for name, filter := range want {
+		if err := l.alignStream(name, filter, gen, all); err != nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+// alignStream opens one stream, unless it is open.
+func (l *link) alignStream(name, filter string, gen int, all map[string]*subscription) error {
+	t := &l.tending
+	t.mu.Lock()
+	old, refused := t.streams[name], t.refused[name]
 	t.mu.Unlock()
 	broken := old != nil && old.isDone()
-	switch {
-	case old != nil && !broken && old.filter == want:
-		old.settle(all, gen)
-		return nil
-	case want == "":
-		if old != nil {
-			old.stop()
+	of := all
+	if name != whole {
+		of = map[string]*subscription{}
+		if s := all[name]; s != nil {
+			of[name] = s
 		}
+	}
+	switch {
+	case old != nil && !broken && old.filter == filter:
+		old.settle(of, gen)
 		return nil
-	case want == refused:
-		l.wants.fail(errNotTold)
+	case refused != nil && refused.filter == filter:
+		refused.refuse(of, gen)
 		return nil
 	}
-	s := &listening{l: l, filter: want, acked: make(chan struct{}), done: make(chan struct{})}
+	s := &listening{l: l, filter: filter, acked: make(chan struct{}), done: make(chan struct{})}
 	ctx, stop := context.WithCancel(l.ctx)
 	s.stop = stop
 	if !l.p.spawn(func() { s.run(ctx) }) {
@@ -106,37 +155,50 @@ func (l *link) alignListening(said intro) error {
 	select {
 	case <-s.acked:
 	case <-s.done:
-		if isRPC(s.err) {
-			t.mu.Lock()
-			t.refused = want
-			t.mu.Unlock()
-			l.wants.fail(s.err)
-			l.p.opt.Log.Warn("the tool server does not tell of changes; its lists are read again when they are old", "server", l.server.Name, "error", s.err)
-			return nil
+		if !isRPC(s.err) {
+			return s.err
 		}
-		return s.err
+		t.mu.Lock()
+		if t.refused == nil {
+			t.refused = map[string]*listening{}
+		}
+		t.refused[name] = s
+		t.mu.Unlock()
+		s.refuse(of, gen)
+		l.p.opt.Log.Warn("the tool server refuses to tell of changes; lists are read again when they are old", "server", l.server.Name, "error", s.err)
+		return nil
 	case <-late.C:
 		stop()
 		return errors.New("the tool server did not acknowledge a subscription within 10 s")
 	}
 	t.mu.Lock()
-	t.stream = s
+	if t.streams == nil {
+		t.streams = map[string]*listening{}
+	}
+	t.streams[name] = s
 	t.mu.Unlock()
 	if old != nil {
 		old.mute()
 		old.stop()
 	}
-	s.settle(all, gen)
+	s.settle(of, gen)
 	if broken { // nothing is replayed (SPEC §5.1)
-		l.renewed()
-		for uri := range all {
+		if name == whole || name == lists {
+			l.renewed()
+		}
+		for uri := range of {
 			l.updated(uri)
 		}
 	}
 	return nil
 }
 
-var errNotTold = &mcp.RPCError{Code: mcp.CodeMethodNotFound, Text: "the server does not tell of changes"}
+// refuse tells who waits that the server tells nothing.
+func (s *listening) refuse(of map[string]*subscription, gen int) {
+	for _, sub := range of {
+		s.l.wants.settle(sub, gen, s.err)
+	}
+}
 
 // run carries the stream from its request to its end.
 func (s *listening) run(ctx context.Context) {

@@ -3,7 +3,6 @@ package upstream_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -91,7 +90,6 @@ func TestListen(t *testing.T) {
 	for _, k := range mcp.ListKinds {
 		l.set(k.Method(), fmt.Sprintf(`{%q:[{%q:"one"}],"ttlMs":3600000,"cacheScope":"private"}`, k.Member(), k.Key()))
 		l.list(k)
-		l.told(mcp.Change{List: k})
 	}
 	first := l.stream(1)
 	r := l.up.Requests("subscriptions/listen")[0]
@@ -185,7 +183,6 @@ func TestListenAgain(t *testing.T) {
 			l := newListens(t)
 			l.set("tools/list", `{"tools":[{"name":"one"}],"ttlMs":3600000}`)
 			l.list(mcp.ListTools)
-			l.told(mcp.Change{List: mcp.ListTools})
 			if err := l.subscribe(ann, "r://1"); err != nil {
 				t.Fatal(err)
 			}
@@ -205,7 +202,7 @@ func TestListenAgain(t *testing.T) {
 // listener is a stateless child with one list, which it changes when told to.
 func listener(c *wire.Child) {
 	opt := wire.Options{Version: wire.Modern, Capabilities: `{"prompts":{"listChanged":true},"resources":{"subscribe":true}}`}
-	list, ids := "one", []string{}
+	list, open := "one", map[string]string{} // filters by id
 	note := func(method, params, id string) {
 		c.Send(`{"jsonrpc":"2.0","method":"` + method + `","params":{` + params + `"_meta":{"io.modelcontextprotocol/subscriptionId":` + id + `}}}`)
 	}
@@ -217,21 +214,31 @@ func listener(c *wire.Child) {
 		case r.Method == "prompts/list":
 			c.Send(r.Result(`{"prompts":[{"name":"` + list + `"}],"ttlMs":3600000}`))
 		case r.Method == "subscriptions/listen":
-			ids = append(ids, string(r.ID))
+			open[string(r.ID)] = filterOf(r)
+			c.Note("open", filterOf(r))
 			c.Send(acknowledged(r, "r://never"))
 		case r.Method == "notifications/cancelled":
-			ids = slices.DeleteFunc(ids, func(id string) bool { return id == string(wire.At(string(r.Params), "requestId")) })
-			c.Note("open", strings.Join(ids, " "))
+			id := string(wire.At(string(r.Params), "requestId"))
+			c.Note("cancelled", open[id])
+			delete(open, id)
 		case r.Method == "vendor/change":
 			list = "two"
-			for _, id := range ids {
-				note("notifications/prompts/list_changed", "", id)
-				note("notifications/resources/updated", `"uri":"r://1",`, id)
+			for id, filter := range open {
+				if strings.Contains(filter, "promptsListChanged") {
+					note("notifications/prompts/list_changed", "", id)
+				}
+				if strings.Contains(filter, "r://1") {
+					note("notifications/resources/updated", `"uri":"r://1",`, id)
+				}
 			}
 			c.Send(r.Result(`{}`))
 		case r.Method == "vendor/end": // of its own accord
-			c.Send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + ids[len(ids)-1] + `}}`)
-			ids = ids[:len(ids)-1]
+			for id, filter := range open {
+				if strings.Contains(filter, "r://1") {
+					c.Send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
+					delete(open, id)
+				}
+			}
 			c.Send(r.Result(`{}`))
 		case r.Method == "vendor/die":
 			return
@@ -242,7 +249,7 @@ func listener(c *wire.Child) {
 }
 
 // SPEC §2.3, §5.1, §8.1 A6: the same over stdio, where a subscription ends by
-// message, and is sent again to the next process.
+// message, and is sent again to the next process. Each resource has its own.
 func TestListenStdio(t *testing.T) {
 	cmd := wire.NewCommand(t, "listener")
 	g := newGateway(t, "", stdioOf(cmd))
@@ -251,12 +258,19 @@ func TestListenStdio(t *testing.T) {
 	if got := s.list(mcp.ListPrompts); names(got) != "one" {
 		t.Fatalf("%+v", got)
 	}
-	s.told(mcp.Change{List: mcp.ListPrompts})
-	if err := s.subscribe(ann, "r://1"); err != nil {
-		t.Fatal(err)
+	for _, uri := range []string{"r://1", "r://2"} {
+		if err := s.subscribe(ann, uri); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if n := cmd.WaitNote("open", 1, 10*time.Second); strings.Count(n.Text, `"`) != 2 {
-		t.Errorf("open: %s", n.Text)
+	for n, want := range []string{`{"promptsListChanged":true}`, `{"resourceSubscriptions":["r://1"]}`, `{"resourceSubscriptions":["r://2"]}`} {
+		if got := cmd.WaitNote("open", n+1, 10*time.Second).Text; got != want {
+			t.Errorf("subscription %d is %s", n+1, got)
+		}
+	}
+	s.pool.Unsubscribe(ann, "up", "r://2")
+	if got := cmd.WaitNote("cancelled", 1, 10*time.Second).Text; got != `{"resourceSubscriptions":["r://2"]}` {
+		t.Errorf("cancelled %s", got)
 	}
 	do := func(method string) {
 		t.Helper()
@@ -270,7 +284,6 @@ func TestListenStdio(t *testing.T) {
 	do("vendor/change")
 	s.told(mcp.Change{URI: "r://1"})
 	g.follow(g.request("vendor/die", "", ""))
-
 	s.told(mcp.Change{URI: "r://1"}) // in the next process
 	if n := len(cmd.Notes("start")); n != 2 {
 		t.Errorf("%d processes", n)

@@ -45,16 +45,16 @@ type subscription struct {
 type tending struct {
 	mu      sync.Mutex
 	running bool
-	news    bool          // something may have to be said
-	wake    chan struct{} // holds one
-	gen     int           // of the session or process; 0 if none was opened yet
-	parted  bool          // it may be gone: find out, if anybody wants to hear of it
-	short   int           // stateless: streams in a row that did not hold
-	leaving []string      // legacy: subscriptions to be ended
-	stream  *listening    // stateless: what is open now; nil if none
-	refused string        // the filter that the server did not take; empty if none
-	level   level         // legacy: that the session was set to; 0 if none
-	setting sync.Mutex    // while it is set
+	news    bool                  // something may have to be said
+	wake    chan struct{}         // holds one
+	gen     int                   // of the session or process; 0 if none was opened yet
+	parted  bool                  // it may be gone: find out, if anybody wants to hear of it
+	short   int                   // stateless: streams in a row that did not hold
+	leaving []string              // legacy: subscriptions to be ended
+	streams map[string]*listening // stateless: what was opened, by its name; see link.streams
+	refused map[string]*listening // stateless: what the server did not take
+	level   level                 // legacy: that the session was set to; 0 if none
+	setting sync.Mutex            // while it is set
 }
 
 // Subscribe has the server tell of changes of a resource, until Unsubscribe. It
@@ -222,7 +222,7 @@ func (l *link) introduced(said intro) {
 	t := &l.tending
 	t.mu.Lock()
 	t.gen++
-	t.parted, t.refused, t.level = false, "", 0
+	t.parted, t.refused, t.level = false, nil, 0
 	t.leaving = nil
 	t.mu.Unlock()
 	l.tend()
