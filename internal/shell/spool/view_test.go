@@ -243,7 +243,7 @@ func FuzzViews(f *testing.F) {
 func TestRunesAtEverySplit(t *testing.T) {
 	text := "ab😀c日ü\x1b[31m😀\x1b[0m\n😀😀"
 	for size := 1; size < len(text)+2; size++ {
-		for head := 1; head < len(text); head += 3 {
+		for head := 1; head < len(text); head += 7 {
 			check(t, []byte(text), uint64(size), size, Caps{Head: int64(head), Total: 2 * int64(head)})
 		}
 		check(t, []byte(text), uint64(size), size, Caps{})
