@@ -44,21 +44,21 @@ func (w row) append(b []byte) []byte {
 // data, its last line is unfinished and left, unless it is all there is. Where a line does not fit and much room is left, a part of
 // it is shown.
 func (b *builder) forward(data []byte, offset int64, more bool) (taken int64) {
-	rest := data
-	for len(rest) > 0 {
-		if more && bytes.IndexByte(rest, '\n') < 0 {
-			break
-		}
-		w := b.first(rest, offset+taken)
+	whole := data
+	if more {
+		whole = data[:bytes.LastIndexByte(data, '\n')+1]
+	}
+	for taken < int64(len(whole)) {
+		w := b.first(whole[taken:], offset+taken)
 		if text := w.append(b.text); len(text) <= b.max {
 			b.text = text
 		} else {
 			break
 		}
 		b.count(w)
-		rest, taken = rest[w.n:], taken+int64(w.n)
+		taken += int64(w.n)
 	}
-	if len(rest) > 0 && (taken == 0 || len(rest) > b.max-len(b.text) && len(b.text) < b.max/2) {
+	if rest := data[taken:]; len(rest) > 0 && (taken == 0 || len(rest) > b.max-len(b.text) && len(b.text) < b.max/2) {
 		taken += int64(b.prefix(line(rest)))
 	}
 	return taken
@@ -67,20 +67,22 @@ func (b *builder) forward(data []byte, offset int64, more bool) (taken int64) {
 // backward makes the text of the lines at the end of data, which is at an offset, and says how many bytes at its start it left. If
 // more output precedes the data, its first line is unfinished, as in forward.
 func (b *builder) backward(data []byte, offset int64, more bool) (left int64) {
+	first := 0 // where the first whole line begins
+	if more {
+		if first = bytes.IndexByte(data, '\n') + 1; first == 0 {
+			first = len(data)
+		}
+	}
 	rest := data
 	var rows []row
 	size := 0
-	for len(rest) > 0 {
-		w := b.last(rest, offset)
-		start := len(rest) - w.n
-		if more && start == 0 {
-			break
-		}
+	for len(rest) > first {
+		w := b.last(rest[first:], offset+int64(first))
 		n := len(w.append(nil))
 		if size+n > b.max {
 			break
 		}
-		rows, size, rest = append(rows, w), size+n, rest[:start]
+		rows, size, rest = append(rows, w), size+n, rest[:len(rest)-w.n]
 		b.count(w)
 	}
 	if len(rest) > 0 && (len(rows) == 0 || len(rest) > b.max-size && size < b.max/2) {

@@ -15,14 +15,17 @@ import (
 
 // Reader reads a spool, also while a Writer in another process goes on. It holds no file open between calls; any number may be used,
 // each from any number of goroutines.
-type Reader struct{ dir string }
+type Reader struct {
+	dir   string
+	chunk int64 // see span
+}
 
 // Open finds the spool in a command's folder. The error is fs.ErrNotExist if there is none.
 func Open(dir string) (*Reader, error) {
 	if _, err := os.Stat(filepath.Join(dir, headName+logExt)); err != nil {
 		return nil, fmt.Errorf("open spool: %w", err)
 	}
-	return &Reader{dir: dir}, nil
+	return &Reader{dir: dir, chunk: chunk}, nil
 }
 
 // Extent says which bytes there are now.

@@ -41,8 +41,6 @@ func (l Look) size() int {
 	return max(l.Max, 1)
 }
 
-func (l Look) span() int64 { return max(chunk, 2*int64(l.size())) }
-
 // Page shows output from a cursor on, up to the end of a line, or of a character where a line does not fit. A negative cursor counts
 // from the end, and begins with the line after it. Pages that each begin at the Next of the one before show all of the output: Next is
 // greater than the cursor as long as there is more, but for the first bytes of a character whose last are still to come.
@@ -59,7 +57,7 @@ func (r *Reader) Page(ctx context.Context, cursor int64, look Look) (View, error
 	if v.From, v.Evicted, err = s.begin(cursor); err != nil {
 		return View{}, err
 	}
-	data, end, err := r.ahead(ctx, s, v.From, look.span())
+	data, end, err := r.ahead(ctx, s, v.From, r.span(look))
 	if err != nil {
 		return View{}, err
 	}
@@ -82,7 +80,7 @@ func (r *Reader) Summary(ctx context.Context, from int64, look Look) (View, erro
 	if v.From, v.Evicted, err = s.begin(from); err != nil {
 		return View{}, err
 	}
-	data, end, err := r.ahead(ctx, s, v.From, look.span())
+	data, end, err := r.ahead(ctx, s, v.From, r.span(look))
 	if err != nil {
 		return View{}, err
 	}
@@ -99,7 +97,7 @@ func (r *Reader) Summary(ctx context.Context, from int64, look Look) (View, erro
 	head := builder{Look: look, max: room * 3 / 10}
 	head.gone(v.Evicted)
 	headEnd := v.From + head.forward(data, v.From, s.follows(end))
-	data, at, err := r.behind(ctx, s, headEnd, look.span())
+	data, at, err := r.behind(ctx, s, headEnd, r.span(look))
 	if err != nil {
 		return View{}, err
 	}
@@ -113,6 +111,9 @@ func (r *Reader) Summary(ctx context.Context, from int64, look Look) (View, erro
 	v.Omitted, v.Cut = head.omitted+tail.omitted, head.cut || tail.cut
 	return v, nil
 }
+
+// span is how many bytes to read for a view, or for an end of it.
+func (r *Reader) span(look Look) int64 { return max(r.chunk, 2*int64(look.size()), 2*maxUnit) }
 
 // reserve is the room that a summary keeps for its markers, where it has so much.
 const reserve = 256
@@ -161,20 +162,25 @@ func (r *Reader) ahead(ctx context.Context, s *snap, from, n int64) (data []byte
 // follows says whether the bytes before an offset go on there, without a gap.
 func (s *snap) follows(offset int64) bool { return offset < s.total && s.kept(offset) == offset }
 
-// behind reads the last bytes of the output, back to a gap or to an offset, and says where they begin.
+// behind reads the last bytes of the output, back to a gap or to an offset, and says where they begin: with a whole character.
 func (r *Reader) behind(ctx context.Context, s *snap, from, n int64) (data []byte, at int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, 0, err
 	}
-	if data, at, err = s.before(make([]byte, min(n, s.total-from)), s.total); err != nil {
+	if data, at, err = s.before(make([]byte, min(n+maxUnit, s.total-from)), s.total); err != nil {
 		return nil, 0, err
+	}
+	if int64(len(data)) > n {
+		k := unitStart(data, len(data)-int(n))
+		data, at = data[k:], at+int64(k)
 	}
 	return r.hold(s, data, at), at, nil
 }
 
-// hold leaves out what may be half a character or half an escape sequence at the end of the output.
+// hold leaves out what is half a character or half an escape sequence at the end of what was read, unless nothing will follow it.
 func (r *Reader) hold(s *snap, data []byte, from int64) []byte {
-	if k := tail(data); k > 0 && from+int64(len(data)) == s.total && !r.settled(s) {
+	k := tail(data)
+	if end := from + int64(len(data)); k > 0 && (s.follows(end) || end == s.total && !r.settled(s)) {
 		return data[:len(data)-k]
 	}
 	return data
