@@ -160,16 +160,44 @@ func (x *exchange) namedBy(raw []byte) bool {
 }
 
 // badParams says what is wrong with a request's params; empty if nothing is.
-func badParams(m *mcp.Message) string {
+func badParams(m *mcp.Message) (wrong string) {
 	switch m.Method {
 	case mcp.MethodToolsCall:
-		return badCall(m)
+		wrong = badCall(m)
 	case methodTasksGet, methodTasksUpdate, methodTasksCancel:
 		return badTask(m)
 	case mcp.MethodListen:
 		return badListen(m)
+	default:
+		wrong = badRead(m)
 	}
-	return badRead(m)
+	if wrong == "" {
+		wrong = badAnswers(m)
+	}
+	return wrong
+}
+
+// badAnswers says what is wrong with the answers that a request brings to what it
+// was asked before (SPEC §4.1); empty if nothing is.
+func badAnswers(m *mcp.Message) string {
+	if f := find(m.Raw, m.Params.Start, "requestState"); f.ok() && m.Raw[f.val] != '"' {
+		return "params.requestState must be the string that came with the questions."
+	}
+	f := find(m.Raw, m.Params.Start, "inputResponses")
+	if !f.ok() {
+		return ""
+	}
+	const wrong = "params.inputResponses must be an object that holds an object for each question."
+	if m.Raw[f.val] != '{' {
+		return wrong
+	}
+	bad := ""
+	members(m.Raw, f.val, func(_ []byte, answer field) {
+		if m.Raw[answer.val] != '{' {
+			bad = wrong
+		}
+	})
+	return bad
 }
 
 func (x *exchange) mismatch(id []byte, text string) {

@@ -555,3 +555,20 @@ func TestSetLevel(t *testing.T) {
 		t.Errorf("loud: %s", body)
 	}
 }
+
+// TestBadAnswers is SPEC §4.1: answers that are none are refused before anything is
+// sent.
+func TestBadAnswers(t *testing.T) {
+	r := newRig(t)
+	r.tools["work"] = func(_ context.Context, x *call.Exec) call.Answer { return reply(x, okResult) }
+	c := r.serve()
+	for more, good := range map[string]bool{
+		`"inputResponses":{"a":{"action":"accept"}},"requestState":"s"`: true, `"inputResponses":{}`: true,
+		`"inputResponses":{"a":{},"b":12345}`: false, `"inputResponses":[]`: false, `"inputResponses":"x"`: false, `"requestState":7`: false,
+	} {
+		_, body := c.post("/mcp/up", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work",`+more+`,"_meta":{`+modernMeta+`}}}`, modern("tools/call", "work")...)
+		if strings.Contains(body, `"code":-32602`) == good {
+			t.Errorf("%s: %s", more, body)
+		}
+	}
+}
