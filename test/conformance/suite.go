@@ -71,14 +71,15 @@ func Install(t testing.TB) string {
 	return peers.Install(t, "conformance", files, func(ctx context.Context, dir string) error { return peers.NPM(ctx, dir, src) })
 }
 
-// Scenario runs one scenario against an endpoint.
-func Scenario(t testing.TB, dir, name, url string) Outcome {
+// Scenario runs one scenario against an endpoint; more are arguments of the suite.
+func Scenario(t testing.TB, dir, name, url string, more ...string) Outcome {
 	t.Helper()
 	out := t.TempDir()
-	stdout, stderr, _ := peers.Output(t, 3*time.Minute, peers.Command{Path: "node", Args: []string{
+	args := append([]string{
 		"--import", filepath.Join(source(), "hook.mjs"), filepath.Join(dir, "node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js"),
 		"server", "--url", url, "--scenario", name, "--timeout", "40000", "--output-dir", out,
-	}})
+	}, more...)
+	stdout, stderr, _ := peers.Output(t, 3*time.Minute, peers.Command{Path: "node", Args: args})
 	found, err := filepath.Glob(filepath.Join(out, "*", "checks.json"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("the suite left %v\n%s%s", found, stdout, stderr)
