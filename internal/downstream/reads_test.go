@@ -563,7 +563,7 @@ func TestBadAnswers(t *testing.T) {
 	r.tools["work"] = func(_ context.Context, x *call.Exec) call.Answer { return reply(x, okResult) }
 	c := r.serve()
 	for more, good := range map[string]bool{
-		`"inputResponses":{"a":{"action":"accept"}},"requestState":"s"`: true, `"inputResponses":{}`: true,
+		`"inputResponses":{"a":{"action":"accept"}}`: true, `"inputResponses":{}`: true,
 		`"inputResponses":{"a":{},"b":12345}`: false, `"inputResponses":[]`: false, `"inputResponses":"x"`: false, `"requestState":7`: false,
 	} {
 		_, body := c.post("/mcp/up", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work",`+more+`,"_meta":{`+modernMeta+`}}}`, modern("tools/call", "work")...)
