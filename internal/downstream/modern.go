@@ -178,11 +178,9 @@ func badParams(m *mcp.Message) (wrong string) {
 }
 
 // badAnswers says what is wrong with the answers that a request brings to what it
-// was asked before (SPEC §4.1); empty if nothing is.
+// was asked before (SPEC §4.1); empty if nothing is. Its state is looked at where it
+// is opened.
 func badAnswers(m *mcp.Message) string {
-	if f := find(m.Raw, m.Params.Start, "requestState"); f.ok() && m.Raw[f.val] != '"' {
-		return "params.requestState must be the string that came with the questions."
-	}
 	f := find(m.Raw, m.Params.Start, "inputResponses")
 	if !f.ok() {
 		return ""

@@ -564,7 +564,7 @@ func TestBadAnswers(t *testing.T) {
 	c := r.serve()
 	for more, good := range map[string]bool{
 		`"inputResponses":{"a":{"action":"accept"}}`: true, `"inputResponses":{}`: true,
-		`"inputResponses":{"a":{},"b":12345}`: false, `"inputResponses":[]`: false, `"inputResponses":"x"`: false, `"requestState":7`: false,
+		`"inputResponses":{"a":{},"b":12345}`: false, `"inputResponses":[]`: false, `"inputResponses":"x"`: false,
 	} {
 		_, body := c.post("/mcp/up", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work",`+more+`,"_meta":{`+modernMeta+`}}}`, modern("tools/call", "work")...)
 		if strings.Contains(body, `"code":-32602`) == good {
