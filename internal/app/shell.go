@@ -62,7 +62,8 @@ func (a *App) commands(c *config.Config) tools.Settings {
 		Yield: func(principal, client string) time.Duration {
 			return a.snap.Load().profiles.For(principal, config.ShellServer, client).Yield
 		},
-		Allowed: func(principal string) bool { return s.Enabled && c.MayRun(principal, a.opt.Config.Listen) },
+		Off:     !s.Enabled,
+		Allowed: func(principal string) bool { return c.MayRun(principal, a.opt.Config.Listen) },
 	}
 	if len(set.Shell) == 0 {
 		set.Shell = []string{"/bin/sh", "-c"}

@@ -3,10 +3,12 @@
 package app
 
 import (
+	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -101,8 +103,24 @@ func TestShellSecrets(t *testing.T) {
 		t.Setenv(name, canary+name)
 	}
 	t.Setenv("SHELL_TEST_PASSED", "yes")
+	var spans lines
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body := io.Reader(r.Body)
+		if r.Header.Get("Content-Encoding") == "gzip" {
+			zip, err := gzip.NewReader(r.Body)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			body = zip
+		}
+		if _, err := io.Copy(&spans, body); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(collector.Close) // after the spans are sent
 	s := serve(t, `, env: [SHELL_TEST_PASSED], set: {ADDED: "${SHELL_TEST_OWN}"}`, "auth: {tokens: {ci: \"${SHELL_TEST_TOKEN}\"}}",
-		"mcpServers: {a: {url: \"http://127.0.0.1:9/mcp\", headers: {X: \"${SHELL_TEST_HEADER}\"}}}")
+		"mcpServers: {a: {url: \"http://127.0.0.1:9/mcp\", headers: {X: \"${SHELL_TEST_HEADER}\"}}}", "otel: {endpoint: "+strconv.Quote(collector.URL)+"}")
 	r := s.exec("env; tr '\\0' '\\n' < /proc/$PPID/environ", `,"env":{"SHELL_TEST_PASSED":"changed"}`)
 	out := r.Shown.Output
 	for name, want := range map[string]bool{
@@ -120,7 +138,9 @@ func TestShellSecrets(t *testing.T) {
 	words := []string{canary, "told", "labelled", "typed"}
 	s.exec("echo "+canary+"told; echo "+canary+" >&2; exit 1", `,"label":"`+canary+`labelled"`)
 	id := s.exec("read x; echo $x; exit 1 # "+canary, `,"stdin":"pipe","yield_ms":0`).Shown.CallID
-	s.call("/mcp/shell", "write_stdin", `{"id":"`+id+`","text":"`+canary+`typed\n"}`)
+	if r := s.call("/mcp/shell", "write_stdin", `{"id":"`+id+`","text":"`+canary+`typed\n"}`); r.IsError {
+		t.Errorf("%+v", r)
+	}
 	s.await(id)
 	s.call("/mcp/shell", "read_output", `{"id":"`+id+`","grep":"`+canary+`"}`)
 	s.exec("sleep 0 "+strings.Repeat(canary, 3000), "")
@@ -135,10 +155,16 @@ func TestShellSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	http.DefaultClient.CloseIdleConnections()
+	s.stop() // sends the spans
 	for _, w := range words {
-		if strings.Contains(s.log.String(), w) || strings.Contains(string(figures), w) {
-			t.Errorf("%q is in the log or the figures", w)
+		for what, text := range map[string]string{"log": s.log.String(), "figures": string(figures), "spans": spans.String()} {
+			if strings.Contains(text, w) {
+				t.Errorf("%q is in the %s", w, what)
+			}
 		}
+	}
+	if !strings.Contains(spans.String(), "exec_command") {
+		t.Error("there are no spans")
 	}
 	if !strings.Contains(s.log.String(), id) {
 		t.Error("the log does not name the call")
@@ -199,6 +225,10 @@ func TestShellReload(t *testing.T) {
 	running := s.exec(waits, `,"yield_ms":0`).Shown.CallID
 	s.until("it runs", func() bool { return s.there("runs") })
 
+	reload(`, sandbox: [/usr/bin/env, GREETING=from outside], interpreter: [/bin/sh, -ec]`)
+	if r := s.exec("echo $GREETING; false; echo not here", ""); r.Shown.Output != "from outside\n" || r.Shown.ExitCode == nil || *r.Shown.ExitCode != 1 {
+		t.Errorf("in a sandbox: %+v", r)
+	}
 	reload(`, set: {GREETING: hello}, nonzero_is_error: true, tools: {read_output: {deny: true}, run_commands_parallel: {deny: true}}, spool: {keep: 3d}`)
 	if r := s.exec("echo $GREETING; exit 1", ""); r.Shown.Output != "hello\n" || !r.IsError {
 		t.Errorf("after the reload: %+v", r)
@@ -233,7 +263,7 @@ func TestShellReload(t *testing.T) {
 	if err := s.app.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if r := s.exec("true", ""); !r.IsError || len(s.ask(s.app.Token(), "/mcp", "tools/list", "").Tools) > 3 {
+	if r := s.exec("true", ""); !r.IsError || !strings.Contains(r.text(), "turned the shell off") || len(s.ask(s.app.Token(), "/mcp", "tools/list", "").Tools) > 3 {
 		t.Errorf("turned off: %+v", r)
 	}
 	s.touch("go")

@@ -19,7 +19,7 @@ const (
 	maxKeys     = 64
 	defaultWait = 250 * time.Millisecond
 	maxTyped    = 1000 // writes whose place in the output is remembered
-	// catchUp is how long the end of a call is waited for whose command has ended,
+	// catchUp is how long the beginning of a call is waited for that was just accepted, and the end of one whose command has ended,
 	// at most: it is being stored.
 	catchUp = time.Second
 )
@@ -38,6 +38,22 @@ func (t *Tools) Do(ctx context.Context, ask *Ask) Shown {
 		return t.write(ctx, ask)
 	}
 	return t.read(ctx, ask)
+}
+
+// begins waits for the process of a call that has just been accepted: a model that
+// has its id need not know that there was none for some milliseconds.
+func (t *Tools) begins(ctx context.Context, c *call.Call) {
+	ctx, cancel := context.WithTimeout(ctx, catchUp)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for t.manager.Find(string(c.ID())) == nil && recordOf(ctx, c).End.Outcome == call.Running {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // find gives the principal's command with an id; else what is wrong with it, in a
@@ -72,6 +88,11 @@ func (t *Tools) find(ctx context.Context, ask *Ask, id string) (*sight, string) 
 		return nil, id + " is a batch. Name one of its commands: " + strings.Join(ids, ", ") + "."
 	}
 	v := t.see(ctx, &rec)
+	if v.p == nil && v.running {
+		t.begins(ctx, c)
+		rec = recordOf(ctx, c)
+		v = t.see(ctx, &rec)
+	}
 	if v.p == nil && !v.running {
 		return nil, "The output of " + id + " is not kept any more, or it never began: " + strings.TrimSuffix(v.line(), ".") + "."
 	}

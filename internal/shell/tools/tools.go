@@ -40,6 +40,9 @@ type Settings struct {
 	// Yield is the default yield of an agent that names none; nil, or 0 from it,
 	// is DefaultYield.
 	Yield func(principal, client string) time.Duration
+	// Off refuses new commands, and reading and typing: a reload has turned the
+	// shell off.
+	Off bool
 	// Allowed says who may use the shell; nil is everybody.
 	Allowed func(principal string) bool
 
@@ -134,7 +137,7 @@ type Plan struct {
 // use the shell.
 func (t *Tools) Tools(principal string) []mcp.Entry {
 	s := t.set.Load()
-	if s.Allowed != nil && !s.Allowed(principal) {
+	if s.refused(principal) != "" {
 		return nil
 	}
 	return s.list
@@ -142,6 +145,9 @@ func (t *Tools) Tools(principal string) []mcp.Entry {
 
 // refused says why a principal may not use the shell; empty if it may.
 func (s *Settings) refused(principal string) string {
+	if s.Off {
+		return "The operator has turned the shell off. Nothing was started or stopped: commands that run go on. Do not try again; ask the operator."
+	}
 	if s.Allowed != nil && !s.Allowed(principal) {
 		return "You may not run commands here: your token has no scope \"shell\". Nothing was started. Ask the operator for it."
 	}
