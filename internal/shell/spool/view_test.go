@@ -110,6 +110,11 @@ func checkText(t testing.TB, data []byte, gap Range, cursor int64, v View) {
 			if len(seg) > 0 || pos < at {
 				flush(at, false)
 			}
+			for _, border := range []int64{at, at + n} {
+				if !v.Cut && !lineBorder(data, gap, border) {
+					t.Errorf("a marker has a border at %d, amid a line, in %+v", border, v)
+				}
+			}
 			pos, omitted = at+n, omitted+n
 		} else if m := goneMark.FindStringSubmatch(l); m != nil {
 			n := count(t, m[1])
@@ -126,6 +131,11 @@ func checkText(t testing.TB, data []byte, gap Range, cursor int64, v View) {
 	if omitted != v.Omitted || gone != v.Evicted {
 		t.Errorf("markers say %d omitted and %d gone, the view %d and %d", omitted, gone, v.Omitted, v.Evicted)
 	}
+}
+
+// lineBorder says whether a view may end at an offset without cutting a line.
+func lineBorder(data []byte, gap Range, at int64) bool {
+	return at == 0 || at == int64(len(data)) || at == gap.From || at >= gap.To && at < gap.To+utf8.UTFMax || data[at-1] == '\n'
 }
 
 // checkRaw is checkText for raw views.
@@ -175,6 +185,9 @@ func check(t testing.TB, data []byte, seed uint64, size int, caps Caps) {
 			}
 			if v.Evicted > 0 && (c != gap.From || v.Evicted < gap.To-gap.From || v.Evicted > gap.To-gap.From+utf8.UTFMax) {
 				t.Errorf("page at %d: %+v, evicted is %v", c, v, gap)
+			}
+			if !v.Cut && !lineBorder(data, gap, v.Next) {
+				t.Errorf("page at %d ends amid a line: %+v", c, v)
 			}
 			if valid && !utf8.ValidString(v.Text) {
 				t.Errorf("page at %d breaks a character: %q", c, v.Text)
