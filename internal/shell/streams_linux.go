@@ -18,7 +18,7 @@ const pipeSize = 256 << 10
 
 func widen(pipe *os.File) {
 	if raw, err := pipe.SyscallConn(); err == nil {
-		raw.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
+		_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) }) // the usual size will do
 	}
 }
 

@@ -66,7 +66,7 @@ func awaitGone(ctx context.Context, id Identity) error {
 		return err
 	}
 	gone := false
-	raw.Read(func(fd uintptr) bool {
+	_ = raw.Read(func(fd uintptr) bool { // gone says what came of it
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 		gone = n > 0 && err == nil
 		return gone
