@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 
 // gateway is a whole longcall in this process, on real sockets and a real journal.
 type gateway struct {
-	t    *testing.T
+	t    testing.TB
 	app  *app.App
 	dir  string
 	log  *lines
@@ -75,13 +75,13 @@ func (l *lines) String() string {
 
 // start runs longcall with a config (YAML, without listen and state). It is
 // without auth unless the config names tokens.
-func start(t *testing.T, yaml string) *gateway {
+func start(t testing.TB, yaml string) *gateway {
 	t.Helper()
 	return startIn(t, t.TempDir(), yaml)
 }
 
 // startIn is start with a state folder that outlives the gateway.
-func startIn(t *testing.T, dir, yaml string) *gateway {
+func startIn(t testing.TB, dir, yaml string) *gateway {
 	t.Helper()
 	path := filepath.Join(dir, "longcall.yaml")
 	text := "listen: 127.0.0.1:0\nstate: " + filepath.Join(dir, "state") + "\n" + yaml

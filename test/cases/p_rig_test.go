@@ -204,7 +204,7 @@ func number(m wire.Msg, name string) int {
 // shows checks that a call's stream had these texts as progress, in order, once
 // each, with its own token, strictly increasing, all before its result, and
 // nothing else but beats of longcall.
-func shows(t *testing.T, x *wire.Exchange, token, result string, texts ...string) {
+func shows(t testing.TB, x *wire.Exchange, token, result string, texts ...string) {
 	t.Helper()
 	m := x.TimedResponse(0)
 	if err := x.End(0); err != nil {
@@ -255,12 +255,12 @@ func steps(tag string, n int) (out []string) {
 }
 
 // soon polls until a thing holds that has no event to wait for.
-func soon(t *testing.T, what string, holds func() bool) {
+func soon(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	poll(t, wire.Timeout, what, holds)
 }
 
-func poll(t *testing.T, limit time.Duration, what string, holds func() bool) {
+func poll(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
 	for !holds() {
@@ -331,7 +331,7 @@ func (g *gateway) notes(id call.ID) string {
 func outcome(m wire.Msg) string { return m.Str("result._meta.dev/longcall/outcome.outcome") }
 
 // saysUnknown checks an answer that says that nobody knows what became of the call.
-func saysUnknown(t *testing.T, m wire.Msg) {
+func saysUnknown(t testing.TB, m wire.Msg) {
 	t.Helper()
 	if outcome(m) != "interrupted" || string(m.At("result.isError")) != "true" || !strings.Contains(m.ToolText(), "Outcome unknown") {
 		t.Errorf("the answer does not say that the outcome is unknown: %s", m.JSON)
