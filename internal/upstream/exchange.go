@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -448,8 +449,10 @@ func (x *exchange) single(ctx context.Context, resp *http.Response) call.Answer 
 	switch {
 	case errors.Is(err, mcp.ErrTooLarge):
 		return tooLarge(x.limit())
+	case errors.As(err, &status) && status.Status/100 == 2:
+		return interrupted("the tool server answered with a message that is no answer (HTTP %d).", status.Status)
 	case errors.As(err, &status):
-		return refusedCall(x.c.s.Name, status.Status, status.Body)
+		return refusedCall(x.c.s.Name, status.Status, unnamed(status.Body, x.id))
 	case err != nil && resp.StatusCode/100 != 2:
 		return refusedCall(x.c.s.Name, resp.StatusCode, "")
 	case err != nil:
@@ -458,11 +461,20 @@ func (x *exchange) single(ctx context.Context, resp *http.Response) call.Answer 
 		return x.answer(&m)
 	case malformed(m.Code):
 		x.malformed = m.Code
-		return refusedForm(x.c.s.Name, m.Code, m.ErrText)
+		return refusedForm(x.c.s.Name, m.Code, unnamed(m.ErrText, x.id))
 	case m.Error.Ok():
-		return failed("The tool server refused the call: %s (code %d, HTTP %d). It did not run.", printable([]byte(m.ErrText)), m.Code, resp.StatusCode)
+		return failed("The tool server refused the call: %s (code %d, HTTP %d). It did not run.", unnamed(printable([]byte(m.ErrText)), x.id), m.Code, resp.StatusCode)
 	}
 	return interrupted("the tool server answered with the result of another request.")
+}
+
+// unnamed takes our own id out of what a server said in its own words: it is
+// between the two (I12).
+func unnamed(text, id string) string {
+	if id == "" {
+		return text
+	}
+	return strings.ReplaceAll(text, id, "…")
 }
 
 // refusedCall is the answer for an HTTP status without a JSON-RPC message.
@@ -515,7 +527,7 @@ func (x *exchange) answer(m *mcp.Message) call.Answer {
 			return cancelledThere()
 		case malformed(m.Code):
 			x.malformed = m.Code
-			return refusedForm(x.c.s.Name, m.Code, m.ErrText)
+			return refusedForm(x.c.s.Name, m.Code, unnamed(m.ErrText, x.id))
 		}
 		if q := x.pageFirst(m); q != nil {
 			x.question = q

@@ -65,6 +65,15 @@ func (l *Longcall) URL(server string) string {
 	return l.Base + "/mcp/" + server
 }
 
+// At is URL for clients of an era.
+func (l *Longcall) At(server, era string) string {
+	url := l.URL(server)
+	if era == Old {
+		url = strings.Replace(url, "/mcp", "/sse", 1)
+	}
+	return url
+}
+
 // StartLongcall runs the binary until the test's cleanup. The config is YAML
 // without the keys listen and state.
 func StartLongcall(t testing.TB, config string) *Longcall {

@@ -219,6 +219,9 @@ func patients(t *testing.T) (all []patient) {
 	t.Helper()
 	for _, c := range peers.Clients {
 		for _, era := range c.Eras {
+			if era == peers.Old { // the table is of hosts, which speak it no more
+				continue
+			}
 			p := patient{name: c.Name, era: era, cut: c.Name == "go-sdk"}
 			p.call = func(t *testing.T, url, tool, args string) seen {
 				r := peers.Request{URL: url, Era: era, Tool: tool, Args: args}

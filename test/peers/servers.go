@@ -14,6 +14,7 @@ import (
 const (
 	Legacy = "legacy" // initialize and sessions
 	Modern = "modern" // 2026-07-28
+	Old    = "sse"    // HTTP with SSE of 2024-11-05
 )
 
 // Server is a tool server that nobody here wrote, or whose protocol nobody
@@ -24,6 +25,8 @@ type Server struct {
 	// Ours says that the server has our tools: echo(text), fail(text) and
 	// slow(duration_ms, steps), which reports a step before it works on it.
 	Ours bool
+	// Once says that the server has one client in its life, and ends with it.
+	Once bool
 	// PathB says that progress comes on the standalone stream.
 	PathB bool
 
@@ -73,6 +76,13 @@ var Servers = []Server{
 		Name: "everything-path-b", Eras: []string{Legacy}, PathB: true, ecosystem: Node, slow: "longRunningOperation",
 		command: func(dir string, port int, _ string) Command { return everything(dir, "everything-path-b", port) },
 	},
+	{
+		Name: "everything-2024", Eras: []string{Old}, Once: true, ecosystem: Node, slow: "longRunningOperation",
+		command: func(dir string, port int, _ string) Command {
+			c := everything(dir, "everything-sse", port)
+			return Command{Path: c.Path, Args: []string{strings.Replace(c.Args[0], "index.js", "sse.js", 1)}, Env: c.Env}
+		},
+	},
 }
 
 func nodeEnv(dir string) []string {
@@ -117,6 +127,9 @@ func (s Server) Start(t testing.TB, era string) (url string) {
 	dir, port := Ensure(t, s.ecosystem), FreePort(t)
 	p := Start(t, s.command(dir, port, era))
 	p.Listening(t, port)
+	if era == Old {
+		return strings.TrimSuffix(loopback(port), "mcp") + "sse"
+	}
 	return loopback(port)
 }
 
@@ -156,11 +169,11 @@ type Client struct {
 // Clients are all client programs.
 var Clients = []Client{
 	{
-		Name: "go-sdk", Eras: []string{Legacy, Modern}, LastLost: true, ecosystem: Go, dashes: "-",
+		Name: "go-sdk", Eras: []string{Legacy, Modern, Old}, LastLost: true, ecosystem: Go, dashes: "-",
 		command: func(dir string) Command { return Command{Path: filepath.Join(dir, "client")} },
 	},
 	{
-		Name: "typescript-v1", Eras: []string{Legacy}, LastLost: true, ecosystem: Node, dashes: "--",
+		Name: "typescript-v1", Eras: []string{Legacy, Old}, LastLost: true, ecosystem: Node, dashes: "--",
 		command: func(dir string) Command {
 			return Command{Path: "node", Args: []string{filepath.Join(dir, "client-v1.mjs")}}
 		},
@@ -172,7 +185,7 @@ var Clients = []Client{
 		},
 	},
 	{
-		Name: "python-v1", Eras: []string{Legacy}, ecosystem: PythonV1, dashes: "--",
+		Name: "python-v1", Eras: []string{Legacy, Old}, ecosystem: PythonV1, dashes: "--",
 		command: func(dir string) Command { return pythonClient(dir, "client_v1.py") },
 	},
 	{

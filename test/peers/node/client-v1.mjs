@@ -2,21 +2,24 @@
 //   node client-v1.mjs --url URL --tool NAME --args JSON [--bearer TOKEN] [--timeout MS]
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
+import { SSEClientTransport } from '@modelcontextprotocol/sdk/client/sse.js';
 import { args, begin, headers, patience, say, sayResult } from './common.mjs';
 
 const o = args('url', 'tool', 'args', 'bearer', 'era', 'timeout');
 const client = new Client({ name: 'typescript-v1', version: '1.0.0' });
 client.onerror = e => say('onerror', { msg: String(e.message) });
-const transport = new StreamableHTTPClientTransport(new URL(o.url), { requestInit: { headers: headers(o) } });
+const old = o.era === 'sse';
+const Transport = old ? SSEClientTransport : StreamableHTTPClientTransport;
+const transport = new Transport(new URL(o.url), { requestInit: { headers: headers(o) } });
 try {
   await client.connect(transport);
-  say('connected', { protocol: transport.protocolVersion });
+  say('connected', { protocol: old ? transport._protocolVersion : transport.protocolVersion });
   const { tools } = await client.listTools();
   say('tools', { names: tools.map(t => t.name) });
   begin();
   const r = await client.callTool({ name: o.tool, arguments: JSON.parse(o.args) }, undefined, { onprogress: p => say('progress', p), ...patience(o) });
   const code = sayResult(r);
-  await transport.terminateSession();
+  if (!old) await transport.terminateSession();
   await client.close();
   process.exit(code);
 } catch (e) {

@@ -8,6 +8,7 @@ import json
 from datetime import timedelta
 
 from mcp import ClientSession
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamablehttp_client
 
 from common import Events, options
@@ -15,10 +16,14 @@ from common import Events, options
 o = options()
 
 
+def transport():
+    return (sse_client if o.era == "sse" else streamablehttp_client)(o.url, headers=o.headers)
+
+
 async def main(events: Events) -> int:
     async with (
-        streamablehttp_client(o.url, headers=o.headers) as (read, write, _),
-        ClientSession(read, write) as session,
+        transport() as streams,
+        ClientSession(streams[0], streams[1]) as session,
     ):
         init = await session.initialize()
         events.say("connected", protocol=init.protocolVersion)

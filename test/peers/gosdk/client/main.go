@@ -51,7 +51,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func main() {
 	url := flag.String("url", "", "endpoint")
-	era := flag.String("era", "legacy", "legacy or modern")
+	era := flag.String("era", "legacy", "legacy, modern or sse")
 	tool := flag.String("tool", "", "name of the tool")
 	args := flag.String("args", "{}", "its arguments")
 	token := flag.String("bearer", "", "bearer token")
@@ -78,7 +78,10 @@ func run(e *events, url, era, tool, args string, token bearer) (int, error) {
 	if era == "modern" {
 		version = "2026-07-28"
 	}
-	transport := &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: token}}
+	var transport mcp.Transport = &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: token}}
+	if era == "sse" {
+		transport = &mcp.SSEClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: token}}
+	}
 	s, err := client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		return 0, err
