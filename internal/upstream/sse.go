@@ -114,7 +114,7 @@ func (o *old) connect(ctx context.Context) (*life, error) {
 	}
 	c.s.stamp(req)
 	req.Header["Accept"] = []string{"text/event-stream"}
-	resp, err := o.client.Do(req) //nolint:bodyclose // closed when the stream ends
+	resp, err := o.client.Do(req)
 	if err != nil {
 		return fail(err)
 	}

@@ -217,10 +217,9 @@ func TestOldEndpointOrigin(t *testing.T) {
 // operator's headers are on the stream and on each POST.
 func TestOldEndpointAbsolute(t *testing.T) {
 	t.Parallel()
-	var up *wire.Upstream
-	up = oldServer(t, map[string]wire.Handler{"GET": func(c *wire.Conn, r *wire.Request) {
-		up.OldStream(c, r)
-	}})
+	on := map[string]wire.Handler{}
+	up := oldServer(t, on)
+	on["GET"] = up.OldStreamAbsolute
 	g := newGateway(t, strings.Replace(up.URL, "http://", "http://me:secret@", 1), eraSSE)
 	g.follow(g.start(call.Limits{})).want(t, call.Completed, "worked")
 	for _, key := range []string{"GET", "initialize", "tools/call"} {

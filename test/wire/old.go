@@ -35,7 +35,14 @@ func (u *Upstream) oldHandler(r *Request) Handler {
 
 // OldStream opens the stream of a new session: the answer of a server with
 // Options.Old to a GET, and 405 to all else.
-func (u *Upstream) OldStream(c *Conn, r *Request) {
+func (u *Upstream) OldStream(c *Conn, r *Request) { u.oldStream(c, r, "") }
+
+// OldStreamAbsolute announces an address with scheme and host.
+func (u *Upstream) OldStreamAbsolute(c *Conn, r *Request) {
+	u.oldStream(c, r, strings.TrimSuffix(u.URL, "/mcp"))
+}
+
+func (u *Upstream) oldStream(c *Conn, r *Request, base string) {
 	if r.Verb != "GET" {
 		c.Status(405, "Allow: GET")
 		return
@@ -44,7 +51,7 @@ func (u *Upstream) OldStream(c *Conn, r *Request) {
 	c.session = id
 	c.SSE()
 	u.change(func() { u.streams = append(u.streams, c) })
-	c.Body("event: endpoint\ndata: " + oldPath + "?session=" + id + "\n\n")
+	c.Body("event: endpoint\ndata: " + base + oldPath + "?session=" + id + "\n\n")
 	c.Hold()
 	u.change(func() {
 		delete(u.sessions, id)
