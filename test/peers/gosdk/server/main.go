@@ -50,6 +50,7 @@ func main() {
 	mcp.AddTool(server, &mcp.Tool{Name: "echo", Description: "Says it back."}, echo)
 	mcp.AddTool(server, &mcp.Tool{Name: "fail", Description: "Fails."}, fail)
 	mcp.AddTool(server, &mcp.Tool{Name: "slow", Description: "Takes its time."}, slow)
+	mcp.AddTool(server, &mcp.Tool{Name: "ask", Description: "Asks for a name, and a model for a number."}, ask)
 	if *port == 0 {
 		log.Fatal(server.Run(context.Background(), &mcp.StdioTransport{}))
 	}
@@ -92,6 +93,24 @@ func say(ctx context.Context, r *mcp.CallToolRequest, a textArgs) (*mcp.CallTool
 		}
 	}
 	return text("said"), nil, nil
+}
+
+// ask asks in the way of the client's era: the SDK makes requests of the questions
+// where there are sessions.
+func ask(_ context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+	name, ok := r.Params.InputResponses["name"].(*mcp.ElicitResult)
+	number, also := r.Params.InputResponses["number"].(*mcp.CreateMessageWithToolsResult)
+	if ok && also && len(number.Content) == 1 {
+		if said, is := number.Content[0].(*mcp.TextContent); is {
+			return text(fmt.Sprintf("%s %v, %s, %s", name.Action, name.Content["name"], said.Text, r.Params.RequestState)), nil, nil
+		}
+	}
+	return &mcp.CallToolResult{RequestState: "the server's own", InputRequests: mcp.InputRequestMap{
+		"name": &mcp.ElicitParams{Message: "Who?", RequestedSchema: map[string]any{
+			"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}},
+		}},
+		"number": &mcp.CreateMessageParams{MaxTokens: 5, Messages: []*mcp.SamplingMessage{{Role: "user", Content: &mcp.TextContent{Text: "A number?"}}}},
+	}}, nil, nil
 }
 
 func fail(_ context.Context, _ *mcp.CallToolRequest, a textArgs) (*mcp.CallToolResult, any, error) {
