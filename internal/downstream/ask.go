@@ -255,6 +255,12 @@ func (a *attachment) serverRequest(q *question) []byte {
 	return mcp.OneLine(append(b, '}'))
 }
 
+// isElicited says whether a notification tells that what a page was for is done.
+func isElicited(body []byte) bool {
+	m := find(body, 0, "method")
+	return m.ok() && string(body[m.val:m.end]) == `"`+mcp.MethodElicited+`"`
+}
+
 // takeBack cancels a request of ours, and forgets it.
 func (a *attachment) takeBack(key string) []byte {
 	delete(a.put, key)

@@ -541,6 +541,11 @@ func (a *attachment) progress(ev *call.Event) {
 }
 
 func (a *attachment) message(ev *call.Event) {
+	if a.session != nil && a.x.version >= mcp.V20251125 && !a.unwanted && isElicited(ev.Body) {
+		b := a.take()
+		a.wrote(b, append(append(*b, eventHead...), ev.Body...), len(*b), true, ev.Seq)
+		return
+	}
 	rank, ok := logRank(ev.Body)
 	lowest := a.logs
 	if a.session != nil {

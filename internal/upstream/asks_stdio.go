@@ -12,9 +12,10 @@ import (
 // have left it behind (SPEC §4.2, P5).
 func (w *wire) asked(m *mcp.Message) {
 	p := w.only()
-	if w.modern {
-		if p != nil {
-			p.note("The tool server sent the request %s, which its era of the protocol does not allow; it was ignored.", printable([]byte(m.Method)))
+	if w.modern { // not allowed, but refused and not dropped, since it may wait for ever
+		w.send(refusal(m.ID.Of(m.Raw), m.Method))
+		if p != nil && m.Method != mcp.MethodPing {
+			p.note("The tool server sent the request %s, which its era of the protocol does not allow; it was refused.", printable([]byte(m.Method)))
 		}
 		return
 	}

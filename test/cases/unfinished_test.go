@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	asksForInput = `{"resultType":"input_required","requestState":"s"}`
+	asksForInput = `{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{}}},"requestState":"s"}`
 	unheardOf    = `{"resultType":"draft","x":1}`
 )
 
@@ -48,21 +48,18 @@ func TestUnfinishedResultIsNoSuccess(t *testing.T) {
 	}
 }
 
-// A question ends the request, not the work: it reaches an agent that can go on
-// with it as it is, and any other as what it is, no success.
+// A question that the agent has not said it can be asked is no success either: it is
+// told so in plain words, in both eras.
 func TestQuestionIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	g := unfinished(t, "asks for input", asksForInput)
 	for _, server := range []string{"http", "stdio"} {
-		m := g.client(wire.Modern, server).Start(wire.Call{}).Response(0)
-		if string(m.Result) != asksForInput {
-			t.Errorf("%s: %s", server, m.JSON)
+		for _, version := range []string{wire.Legacy, wire.Modern} {
+			m := g.client(version, server).Start(wire.Call{}).Response(0)
+			if string(m.At("result.isError")) != "true" || !strings.Contains(m.ToolText(), "has not said it can give: elicitation/create") {
+				t.Errorf("%s to %s: %s", server, version, m.JSON)
+			}
+			g.ended(call.Failed)
 		}
-		g.ended(call.Completed)
-		m = g.client(wire.Legacy, server).Start(wire.Call{}).Response(0)
-		if string(m.At("result.isError")) != "true" || !strings.Contains(m.ToolText(), "asks for input") {
-			t.Errorf("%s: %s", server, m.JSON)
-		}
-		g.ended(call.Completed)
 	}
 }
