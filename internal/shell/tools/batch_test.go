@@ -20,6 +20,18 @@ func commands(texts ...string) []any {
 	return list
 }
 
+// begun waits until all commands of a batch have a process, and shows it again.
+func (r *rig) begun(p *reply) {
+	r.Helper()
+	r.until("the start of all commands", func() bool {
+		r.show(p, false, &ShowOptions{Names: OwnNames})
+		return !slices.ContainsFunc(p.Commands, func(c result) bool {
+			process := r.manager.Find(c.CallID)
+			return process == nil || process.Status().PID == 0
+		})
+	})
+}
+
 // states are those of a batch and its commands.
 func (p *reply) states() string {
 	all := []string{p.State}
@@ -139,6 +151,7 @@ func TestBatchJoinsAndCancels(t *testing.T) {
 	alone := r.call(Exec, args("command", slow, "yield_ms", 0))
 	r.until("the start", func() bool { return r.exists("lock") })
 	p := r.call(Parallel, args("commands", commands(slow, "exec sleep 60"), "yield_ms", 300))
+	r.begun(p)
 	if p.states() != "running running running" || !p.Commands[0].Joined || p.Commands[0].CallID != alone.CallID || p.Commands[1].Joined {
 		t.Fatalf("%s", p.shown.Structured)
 	}
@@ -177,6 +190,7 @@ func TestBatchRestart(t *testing.T) {
 func TestBatchReclaims(t *testing.T) {
 	r := newRig(t)
 	p := r.call(Parallel, args("yield_ms", 300, "commands", commands("echo x >> runs; while [ ! -e go ]; do sleep 0.02; done")))
+	r.begun(p)
 	r.close()
 	b, err := r.tools.batches.load(p.call.ID())
 	r.must(err)
@@ -196,6 +210,7 @@ func TestBatchReclaims(t *testing.T) {
 func TestBatchLost(t *testing.T) {
 	r := newRig(t)
 	p := r.call(Parallel, args("yield_ms", 300, "commands", commands("exit 0", "echo up; exec sleep 60")))
+	r.begun(p)
 	id := p.Commands[1].CallID
 	r.until("output", func() bool { return r.tools.Total(call.ID(id)) > 0 })
 	r.killShim(r.manager.Find(id).Status().PID)

@@ -20,6 +20,7 @@ type hidden struct{ ids []string }
 var (
 	idPattern   = regexp.MustCompile(`c_[a-z2-7]{26}`)
 	timePattern = regexp.MustCompile(`\d+\.\d s\b`)
+	waitPattern = regexp.MustCompile(` It seems to wait for input: .*}\.`) // whether it is seen depends on the moment
 	dayPattern  = regexp.MustCompile(`\d\d:\d\d:\d\d UTC`)
 	pidPattern  = regexp.MustCompile(`pid \d+`)
 )
@@ -36,6 +37,7 @@ func (h *hidden) clean(s string) string {
 	})
 	s = timePattern.ReplaceAllString(s, "N s")
 	s = dayPattern.ReplaceAllString(s, "HH:MM:SS UTC")
+	s = waitPattern.ReplaceAllString(s, "")
 	return pidPattern.ReplaceAllString(s, "pid N")
 }
 
@@ -54,6 +56,7 @@ func TestToldStrings(t *testing.T) {
 	})))
 	tell("failed", r.call(Parallel, args("yield_ms", 12000, "commands", commands("exit 1"))))
 	first := r.call(Exec, args("command", wait, "yield_ms", 200))
+	r.until("its start", func() bool { p := r.manager.Find(first.CallID); return p != nil && p.Status().PID > 0 })
 	p := r.call(Parallel, args("yield_ms", 500, "mode", "sequence", "commands", commands(wait, "echo after")))
 	tell("running, one joined, one to come", p)
 	tell("the same batch again", r.call(Parallel, args("yield_ms", 0, "mode", "sequence", "commands", commands(wait, "echo after"))))
@@ -64,12 +67,12 @@ func TestToldStrings(t *testing.T) {
 	r.must(writeFile(r.path("go")))
 	r.end(first.call)
 	lost := r.call(Parallel, args("yield_ms", 300, "commands", commands("exec sleep 60")))
-	r.until("its pid", func() bool { return r.manager.Find(lost.Commands[0].CallID).Status().PID > 0 })
+	r.begun(lost)
 	r.killShim(r.manager.Find(lost.Commands[0].CallID).Status().PID)
 	tell("unknown", r.end(lost.call))
 
 	cat := r.call(Exec, args("command", "cat", "stdin", "pipe", "yield_ms", 200))
-	tell("typed", r.do("ann", Write, args("id", cat.CallID, "text", "hello\n", "wait_ms", 500, "idempotency_key", "k")))
+	tell("typed", r.do("ann", Write, args("id", cat.CallID, "text", "hello\n", "wait_ms", 2000, "idempotency_key", "k")))
 	tell("typed again", r.do("ann", Write, args("id", cat.CallID, "text", "hello\n", "wait_ms", 0, "idempotency_key", "k")))
 	tell("the key for another text", r.do("ann", Write, args("id", cat.CallID, "text", "hullo\n", "idempotency_key", "k")))
 	tell("read while it runs", r.do("ann", Read, args("id", cat.CallID)))
