@@ -140,8 +140,6 @@ type telling struct {
 	uris  []string
 }
 
-func (t telling) empty() bool { return t.lists == 0 && len(t.uris) == 0 }
-
 // each calls f with the method of each notification and the members of its params.
 func (t telling) each(f func(method string, members []byte)) {
 	for i, method := range listNotices {

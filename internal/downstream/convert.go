@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
 var (
-	complete  = []byte(`"resultType":"complete"`)
 	completeC = []byte(`"resultType":"complete",`)
 	invalid   = []byte("-32602")
 )
@@ -233,11 +233,11 @@ func (a *attachment) pages(ev *call.Event) []byte {
 		}
 		return mcp.ResultResponse(a.id, append(b, `}}`...))
 	}
-	words := "A person has to visit a page before this can be done, and this client cannot ask for it. Give the person the address, and try again when they have been there:"
+	lines := []string{"A person has to visit a page before this can be done, and this client cannot ask for it. Give the person the address, and try again when they have been there:"}
 	for _, u := range urls {
-		words += "\n" + oneLine(u.message+" "+u.url, 2000)
+		lines = append(lines, oneLine(u.message+" "+u.url, 2000))
 	}
-	return a.words(&call.End{Outcome: call.Failed, By: "server", Text: words}, a.call.ID())
+	return a.words(&call.End{Outcome: call.Failed, By: "server", Text: strings.Join(lines, "\n")}, a.call.ID())
 }
 
 // page is one that a person has to visit.

@@ -137,9 +137,22 @@ func TestPages(t *testing.T) {
 func TestTemplates(t *testing.T) {
 	var got []string
 	for _, tt := range []struct{ template, uri string }{
-		{"db:{id}", "db:1"}, {"db:{id}", "db:"}, {"db:{id}/x", "db:1/x"}, {"db:{a},{b}", "db:1,2"}, {"f:{+path}", "f:a/b?c"}, {"f:{/path*}", "f:/a/b"},
-		{"f:{path*}", "f:a/b"}, {"s{?q,n}", "s?q=1&n=2"}, {"x:1", "x:1"}, {"x.{y}", "x.1"},
-		{"db:{id}", "db:1/x"}, {"db:{id}", "da:1"}, {"db:{id}/x", "db:1/y"}, {"x.{y}", "xa1"}, {"x:{", "x:1"}, {"x:1", "x:2"},
+		{"db:{id}", "db:1"},
+		{"db:{id}", "db:"},
+		{"db:{id}/x", "db:1/x"},
+		{"db:{a},{b}", "db:1,2"},
+		{"f:{+path}", "f:a/b?c"},
+		{"f:{/path*}", "f:/a/b"},
+		{"f:{path*}", "f:a/b"},
+		{"s{?q,n}", "s?q=1&n=2"},
+		{"x:1", "x:1"},
+		{"x.{y}", "x.1"},
+		{"db:{id}", "db:1/x"},
+		{"db:{id}", "da:1"},
+		{"db:{id}/x", "db:1/y"},
+		{"x.{y}", "xa1"},
+		{"x:{", "x:1"},
+		{"x:1", "x:2"},
 		{strings.Repeat("{a}", maxExpressions+1), "x"},
 	} {
 		if inTemplate(tt.template, tt.uri) {

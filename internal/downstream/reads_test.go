@@ -21,7 +21,8 @@ func params(x *call.Exec) (p struct {
 	Name, URI string
 	Arguments map[string]string
 	Ref       struct{ Name, URI string }
-}) {
+},
+) {
 	var m struct{ Params json.RawMessage }
 	if err := json.Unmarshal(x.Spec.Request, &m); err != nil {
 		panic(err)
