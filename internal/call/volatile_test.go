@@ -18,10 +18,12 @@ func (l refusing) Create(context.Context, *Record, ...Event) error {
 	l.t.Error("the call was stored")
 	return nil
 }
+
 func (l refusing) Append(ID, uint64, Event) error {
 	l.t.Error("an event was stored")
 	return nil
 }
+
 func (l refusing) Finish(context.Context, *Record, Event) error {
 	l.t.Error("the end was stored")
 	return nil

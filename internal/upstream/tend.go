@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -159,11 +160,7 @@ func (l *link) unsubscribe(uri string, only *subscription) {
 func (w *wants) subscribed() map[string]*subscription {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out := make(map[string]*subscription, len(w.uris))
-	for uri, s := range w.uris {
-		out[uri] = s
-	}
-	return out
+	return maps.Clone(w.uris)
 }
 
 func (w *wants) has(uri string) bool {
