@@ -413,7 +413,8 @@ func (w *wire) heard(m *mcp.Message) bool {
 	hear := w.listens[id]
 	w.mu.Unlock()
 	if hear != nil {
-		hear(m)
+		own := *m // else every message of the process would be on the heap
+		hear(&own)
 	}
 	return hear != nil
 }
