@@ -274,7 +274,9 @@ func (s *outlive) flood(int) (floor, ours load.Metrics, err error) {
 		stop()
 		wg.Wait()
 	}
-	rate := func(ms []float64) load.Metrics { return load.Metrics{"mb_per_s": size / (1 << 20) / slices.Min(ms) * 1e3} }
+	rate := func(ms []float64) load.Metrics {
+		return load.Metrics{"mb_per_s": size / (1 << 20) / slices.Min(ms) * 1e3}
+	}
 	ours = rate(took)
 	ours["rss_mb"], ours["shim_mb"] = float64(serve)/(1<<20), float64(shims)/(1<<20)
 	return rate(bare), ours, nil
