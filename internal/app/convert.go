@@ -115,6 +115,9 @@ func rules(c *config.Config) *policy.Rules {
 	for tool, t := range c.Shell.Tools {
 		shell.Tools[tool] = policy.Tool{Deny: t.Deny}
 	}
+	if c.Shell.Tools["exec_command"].Deny { // a batch would be another way to it
+		shell.Tools["run_commands_parallel"] = policy.Tool{Deny: true}
+	}
 	r.Servers[config.ShellServer] = shell
 	return r
 }

@@ -200,7 +200,7 @@ func (r *reader) gap() {
 	switch {
 	case !known && r.at() <= rec.Seq:
 		r.w.problem("I5: a gap at %d of %s, where nothing is missing", r.at(), r.call.id)
-	case rec.End.Outcome == Interrupted && r.at() >= rec.Seq && !r.isUnstored():
+	case rec.End.By == byRestart && r.at() >= rec.Seq && !r.isUnstored(): // an end of its own process has the last number, and nobody was past it
 		r.w.problem("I5: a reader of %s at %d, lost in a crash, does not learn that the call was interrupted", r.call.id, r.at())
 	}
 }

@@ -237,8 +237,7 @@ func TestOldManyCalls(t *testing.T) {
 	const calls = 20
 	all := make(chan struct{})
 	var came atomic.Int32
-	var up *wire.Upstream
-	up = oldServer(t, map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
+	up := oldServer(t, map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
 		s := c.Took()
 		if came.Add(1) == calls {
 			close(all)

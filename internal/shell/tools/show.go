@@ -236,6 +236,9 @@ func (v *sight) warnings(n *Names) string {
 	if v.running && v.st.Unsupervised {
 		parts = append(parts, "Its supervisor is gone: its further output and its exit code are lost. "+n.Cancel+" can stop it.")
 	}
+	if shell.Caveat != "" && v.has && !v.running && (v.left() > 0 || v.st.State == shell.Stopped || v.st.State == shell.TimedOut) {
+		parts = append(parts, shell.Caveat)
+	}
 	if v.st.Error != "" && v.st.State == shell.Exited {
 		parts = append(parts, argument.Plain(v.st.Error, 300))
 	}
