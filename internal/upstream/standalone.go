@@ -193,7 +193,9 @@ func (s *standalone) handle(data []byte) {
 }
 
 // unattributed takes a log message that names no call: it is that of the only one
-// that runs, if the connection is of one principal (SPEC §2.5, P5).
+// that runs, if the connection is of one principal (SPEC §2.5, P5). Not if that
+// call's own stream can be resumed: after a kill of ours the message would not come
+// again, and what follows it would not have the seq that readers know it by (I5).
 func (c *httpConn) unattributed(m *mcp.Message) {
 	if m.Method != mcp.MethodMessage {
 		return
@@ -203,8 +205,7 @@ func (c *httpConn) unattributed(m *mcp.Message) {
 		running = append(running, x.(*exchange))
 		return true
 	})
-	if len(running) == 1 && c.s.Share != "server" {
-		x := running[0].(*exchange)
+	if x, only := soleOf(running); only && c.s.Share != "server" && !x.numbered.Load() {
 		x.message(m, nil)
 		x.mu.Lock()
 		x.comesApart()
@@ -212,6 +213,14 @@ func (c *httpConn) unattributed(m *mcp.Message) {
 		return
 	}
 	keepUnattributed(m, running)
+}
+
+func soleOf(running []bystander) (x *exchange, ok bool) {
+	if len(running) != 1 {
+		return nil, false
+	}
+	x, ok = running[0].(*exchange)
+	return x, ok
 }
 
 func (x *exchange) spec() *call.Spec { return x.exec.Spec }

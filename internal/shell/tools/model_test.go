@@ -74,9 +74,9 @@ func TestModelOfLife(t *testing.T) {
 				}
 				j := &job{name: fmt.Sprint("job", len(m.jobs))}
 				// A child of it ends it when the file says so.
-				script := `echo x >> N; (while [ ! -e N.exit ]; do sleep 0.02; kill -0 $$ || exit; done; kill -USR1 $$) 2>/dev/null >/dev/null &
+				script := `echo x >> N; (i=0; while [ ! -e N.exit ] && [ $i -lt 9000 ]; do i=$((i+1)); sleep 0.02; kill -0 $$ || exit; done; kill -USR1 $$) 2>/dev/null >/dev/null &
 					trap 'touch N.gone; exit $(cat N.exit)' USR1
-					while :; do read l || continue; case "$l" in exit*) exit ${l#exit};; *) echo "got $l";; esac; done`
+					while :; do read l || { sleep 0.05; continue; }; case "$l" in exit*) exit ${l#exit};; *) echo "got $l";; esac; done`
 				j.args = args("command", strings.ReplaceAll(script, "N", j.name),
 					"cwd", m.dir, "stdin", "pipe", "yield_ms", 0, "label", j.name)
 				m.attach(rt, j, call.Started)
@@ -127,7 +127,13 @@ func TestModelOfLife(t *testing.T) {
 				j := pick(rt, runs)
 				j.code = rapid.IntRange(0, 3).Draw(rt, "code")
 				// It sees the file at its next line, which comes after we have gone.
-				if err := os.WriteFile(filepath.Join(m.dir, j.name+".exit"), fmt.Append(nil, j.code), 0o600); err != nil {
+				// In one step: the job reads it as soon as it is there.
+				whole := filepath.Join(m.dir, j.name+".exit")
+				err := os.WriteFile(whole+".new", fmt.Append(nil, j.code), 0o600)
+				if err == nil {
+					err = os.Rename(whole+".new", whole)
+				}
+				if err != nil {
 					rt.Fatal(err)
 				}
 				r.close()
