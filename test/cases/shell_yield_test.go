@@ -136,7 +136,7 @@ func TestShellAwaitReturnsAtTheExit(t *testing.T) { // beside no other case, for
 	m := newMachine(t)
 	c := m.agent(wire.Modern, "/mcp/shell")
 	best := time.Hour
-	for i := range 5 {
+	for i := 0; i < 10 && best > 50*time.Millisecond; i++ { // the machine may have other things to do
 		name := fmt.Sprintf("end%d", i)
 		r := ask(t, c, "exec_command", command("sleep 0.5; exec date +%s%N > "+name, `,"yield_ms":0`))
 		end := await(t, c, r.CallID)
@@ -154,9 +154,9 @@ func TestShellAwaitReturnsAtTheExit(t *testing.T) { // beside no other case, for
 		}
 		best = min(best, now.Sub(time.Unix(0, ns)))
 	}
-	t.Logf("the fastest of five waits returned %s after the command wrote its time", best)
+	t.Logf("the fastest of ten waits returned %s after the command wrote its time", best)
 	if best > 50*time.Millisecond {
-		t.Errorf("the fastest of five waits returned %s after the exit", best)
+		t.Errorf("the fastest of ten waits returned %s after the exit", best)
 	}
 }
 
