@@ -103,6 +103,7 @@ type upstream struct {
 	peers.Server
 	name  string // in longcall's config
 	entry string // of mcpServers, as JSON
+	only  string // the one client and era that uses it; empty for all
 }
 
 // upstreams starts all servers in each of their eras, and on stdio.
@@ -111,9 +112,25 @@ func upstreams(t *testing.T) (all []upstream) {
 	for _, s := range peers.Servers {
 		for _, era := range s.Eras {
 			name := s.Name + "-" + era
-			all = append(all, upstream{s, name, fmt.Sprintf(`{"url": %q}`, s.Start(t, era))})
-			if era == peers.Old { // as longcall finds out, and as the operator says
-				all = append(all, upstream{s, name + "-said", fmt.Sprintf(`{"url": %q, "type": "sse"}`, s.Start(t, era))})
+			if !s.Once {
+				all = append(all, upstream{s, name, fmt.Sprintf(`{"url": %q}`, s.Start(t, era)), ""})
+				continue
+			}
+			// longcall has a connection for each set of capabilities, and this server
+			// answers on its newest one only: each client has one of its own. One kind
+			// is found out by longcall, the other said by the operator.
+			for _, c := range peers.Clients {
+				for _, of := range c.Eras {
+					entry, only := `{"url": %q}`, c.Name+"-"+of
+					switch of {
+					case peers.Old:
+						entry = `{"url": %q, "type": "sse"}`
+					case peers.Modern:
+					default:
+						continue
+					}
+					all = append(all, upstream{s, "2024-" + only, fmt.Sprintf(entry, s.Start(t, era)), only})
+				}
 			}
 		}
 		if s.HasStdio() {
@@ -122,7 +139,7 @@ func upstreams(t *testing.T) (all []upstream) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all = append(all, upstream{s, s.Name + "-stdio", string(entry)})
+			all = append(all, upstream{s, s.Name + "-stdio", string(entry), ""})
 		}
 	}
 	return all
@@ -143,6 +160,9 @@ func TestPeersThroughLongcall(t *testing.T) {
 		for _, u := range all {
 			for _, c := range peers.Clients {
 				for _, era := range c.Eras {
+					if u.only != "" && u.only != c.Name+"-"+era {
+						continue
+					}
 					t.Run(fmt.Sprintf("%s-%s/%s", c.Name, era, u.name), func(t *testing.T) {
 						t.Parallel()
 						tool, args, want := u.Slow(slow, steps)
@@ -160,6 +180,7 @@ func TestPeersThroughLongcall(t *testing.T) {
 			}
 		}
 	})
+	all = slices.DeleteFunc(all, func(u upstream) bool { return u.Once })
 	t.Run("together", func(t *testing.T) { together(t, gw, all) })
 	gw.Delivered(t)
 }
