@@ -59,8 +59,12 @@ func (x *exchange) takesUp(m *mcp.Message) (r *secondTry, wrong string) {
 func (x *exchange) comesBack(m *mcp.Message) (start *mcp.Message, a *attachment, answer []byte) {
 	r, wrong := x.takesUp(m)
 	if r == nil && wrong == "" {
-		if answersInput(m) { // to nothing that was asked here
+		if answersInput(m) { // to nothing that was asked here: a stateless server may know what to do with it
 			if plain, err := withoutState(m); err == nil {
+				params := m.Params.Of(m.Raw)
+				if f := find(params, 0, memberResponses); f.ok() {
+					x.tried = &secondTry{responses: params[f.val:skipValue(params, f.val)]}
+				}
 				return plain, nil, nil
 			}
 		}
@@ -96,7 +100,9 @@ func (r *secondTry) into(s *call.Spec) {
 	if s.Digest != "" {
 		s.Digest = sessionDigest(s.Digest, string(r.state.runner)+"\x00"+string(r.responses))
 	}
-	s.Idempotency = ""
+	if s.State != nil {
+		s.Idempotency = ""
+	}
 }
 
 // withoutState is the request as it was made first.

@@ -146,7 +146,7 @@ func (c *httpConn) prepare(ctx context.Context, x *call.Exec, spec *call.Spec, m
 		support = c.hooks.legacyTask(ctx, x.Spec.Tool, sess.tasks == tasksCancelled)
 	}
 	body, err := outgoingCall(spec, id, id, sess.isModern, c.hooks.logLevel(spec), taskTTL(support, x.Limits.Total))
-	if err == nil && spec.State != nil && more == nil {
+	if err == nil && more == nil {
 		more, err = goesOn(spec, sess.isModern)
 	}
 	if err == nil {

@@ -324,9 +324,17 @@ func (r *rounds) expired(q *question, answers []mcp.Member, theirs, methods map[
 }
 
 // goesOn gives the members of params for a request that goes on with the answers to
-// a question of a call that has ended.
+// a question of a call that has ended; or with answers that nobody asked for here,
+// which a server with sessions has no place for.
 func goesOn(s *call.Spec, modern bool) (more []mcp.Member, err error) {
 	var v runnerState
+	if s.State == nil {
+		if s.Answers == nil || !modern {
+			return nil, nil
+		}
+		members, err := mcp.Members(s.Answers)
+		return new(question).answered(members), err
+	}
 	if err := json.Unmarshal(s.State, &v); err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func (w *wire) once(ctx context.Context, x *call.Exec, every time.Duration, spec
 		p.asTask = w.hooks.legacyTask(ctx, x.Spec.Tool, false)
 	}
 	message, err := outgoingCall(spec, p.id, p.token, w.modern, w.hooks.logLevel(spec), taskTTL(p.asTask, x.Limits.Total))
-	if err == nil && spec.State != nil && more == nil {
+	if err == nil && more == nil {
 		more, err = goesOn(spec, w.modern)
 	}
 	if err == nil {
