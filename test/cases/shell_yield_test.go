@@ -136,7 +136,10 @@ func TestShellAwaitReturnsAtTheExit(t *testing.T) { // beside no other case, for
 	m := newMachine(t)
 	c := m.agent(wire.Modern, "/mcp/shell")
 	best := time.Hour
-	for i := 0; i < 10 && best > 50*time.Millisecond; i++ { // the machine may have other things to do
+	// What is told is an event, not a poll: 50 ms are for make bench (H1), since the
+	// end of a command is synced to a disk that tests share.
+	const bound = 500 * time.Millisecond
+	for i := 0; i < 10 && best > bound; i++ {
 		name := fmt.Sprintf("end%d", i)
 		r := ask(t, c, "exec_command", command("sleep 0.5; exec date +%s%N > "+name, `,"yield_ms":0`))
 		end := await(t, c, r.CallID)
@@ -155,7 +158,7 @@ func TestShellAwaitReturnsAtTheExit(t *testing.T) { // beside no other case, for
 		best = min(best, now.Sub(time.Unix(0, ns)))
 	}
 	t.Logf("the fastest of ten waits returned %s after the command wrote its time", best)
-	if best > 50*time.Millisecond {
+	if best > bound {
 		t.Errorf("the fastest of ten waits returned %s after the exit", best)
 	}
 }
