@@ -76,6 +76,15 @@ func store(dir, name string, v any, durable bool) error {
 	return err
 }
 
+// flush has a file of the folder survive a power cut from now on.
+func flush(dir, name string) error {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
 // load reads a JSON file of the folder; false if there is none.
 func load(dir, name string, v any) (bool, error) {
 	b, err := os.ReadFile(filepath.Join(dir, name))

@@ -36,6 +36,7 @@ const sLimit = 20 * time.Second
 
 // home is one user's machine: a state folder, and what runs on it.
 type home struct {
+	binary string // longcall; empty for this one, which may have the race detector
 	t      *testing.T
 	dir    string
 	state  string
@@ -122,9 +123,12 @@ func (h *home) until(what string, ok func() bool) {
 // command is longcall as a process.
 func (h *home) command(env []string, args ...string) *exec.Cmd {
 	h.t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		h.t.Fatal(err)
+	self := h.binary
+	if self == "" {
+		var err error
+		if self, err = os.Executable(); err != nil {
+			h.t.Fatal(err)
+		}
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(h.t.Context()), self, args...)
 	cmd.Dir = h.dir

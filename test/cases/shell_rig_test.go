@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -37,10 +38,17 @@ type machine struct {
 // newMachine starts one; more are further lines of its config.
 func newMachine(t *testing.T, more ...string) *machine {
 	t.Helper()
+	return newMachineOf(t, "", more...)
+}
+
+// newMachineOf has the serve be a binary, such as that of product.
+func newMachineOf(t *testing.T, binary string, more ...string) *machine {
+	t.Helper()
 	if !shell.Supported {
 		t.Skip("there is no shell on this system")
 	}
 	m := &machine{home: newHome(t)}
+	m.binary = binary
 	m.root = filepath.Join(m.dir, "work")
 	if err := os.Mkdir(m.root, 0o700); err != nil {
 		t.Fatal(err)
@@ -52,6 +60,18 @@ func newMachine(t *testing.T, more ...string) *machine {
 	t.Cleanup(m.endCommands) // after the serve has ended, before the folder goes
 	m.start()
 	return m
+}
+
+// product builds longcall as users have it: the race detector makes the journal
+// several times slower, and what is measured then is not longcall.
+func product(t *testing.T) string {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "longcall")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "github.com/longcall/longcall/cmd/longcall")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return bin
 }
 
 // start starts the serve.
