@@ -92,6 +92,7 @@ func runShim(dir string) error {
 	defer s.leave()
 	// What is ignored here would be ignored by the command, too, and what is
 	// caught has its default there: catch all. Only TERM means something.
+	hearAll()
 	caught := make(chan os.Signal, 8)
 	signal.Notify(caught, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE, unix.SIGUSR1, unix.SIGUSR2,
 		unix.SIGALRM, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGWINCH)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,6 +15,23 @@ import (
 func becomeReaper() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
 const isReaper = true
+
+// hearAll gives signals their default that whoever started us ignores, and that the
+// Go runtime neither catches nor can be asked to: a command would ignore them, too.
+func hearAll() {
+	type action struct { // of the kernel, where the handler comes first
+		handler uintptr
+		_       [3]uint64
+	}
+	const ignored, maskSize = 1, 8
+	for sig := uintptr(32); sig <= 64; sig++ {
+		var was, standard action
+		_, _, e := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&was)), maskSize, 0, 0)
+		if e == 0 && was.handler == ignored {
+			syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&standard)), 0, maskSize, 0, 0)
+		}
+	}
+}
 
 // awaitChild waits until a child, whichever, can be reaped, and leaves that to
 // the caller. It is false when there is no child.
