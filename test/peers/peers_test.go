@@ -117,19 +117,15 @@ func upstreams(t *testing.T) (all []upstream) {
 				continue
 			}
 			// longcall has a connection for each set of capabilities, and this server
-			// answers on its newest one only: each client has one of its own. One kind
-			// is found out by longcall, the other said by the operator.
+			// answers on its newest one only: each client has one of its own, as longcall
+			// finds it out, and some another one as the operator says it.
 			for _, c := range peers.Clients {
 				for _, of := range c.Eras {
-					entry, only := `{"url": %q}`, c.Name+"-"+of
-					switch of {
-					case peers.Old:
-						entry = `{"url": %q, "type": "sse"}`
-					case peers.Modern:
-					default:
-						continue
+					only := c.Name + "-" + of
+					all = append(all, upstream{s, "2024-" + only, fmt.Sprintf(`{"url": %q}`, s.Start(t, era)), only})
+					if of == peers.Old {
+						all = append(all, upstream{s, "2024-" + only + "-said", fmt.Sprintf(`{"url": %q, "type": "sse"}`, s.Start(t, era)), only})
 					}
-					all = append(all, upstream{s, "2024-" + only, fmt.Sprintf(entry, s.Start(t, era)), only})
 				}
 			}
 		}
