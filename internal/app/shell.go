@@ -11,7 +11,6 @@ import (
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/config"
 	"github.com/longcall/longcall/internal/downstream"
-	"github.com/longcall/longcall/internal/mcp"
 	"github.com/longcall/longcall/internal/shell"
 	"github.com/longcall/longcall/internal/shell/spool"
 	"github.com/longcall/longcall/internal/shell/tools"
@@ -83,66 +82,12 @@ func (a *App) stopsCommands(replaced bool) bool {
 	return a.manager != nil && !replaced && a.snap.Load().config.Shell.Lifetime == config.LifetimeServe
 }
 
-// shellSide shows the shell to the agents' side: its types are those of tools,
-// name for name, since neither package may know the other.
-type shellSide struct{ t *tools.Tools }
-
-var _ downstream.Shell = shellSide{}
-
-// shellSide is nil if the shell is off.
+// shellSide shows the shell to the agents' side; nil if it is off.
 func (a *App) shellSide() downstream.Shell {
 	if a.shell == nil {
 		return nil
 	}
-	return shellSide{a.shell}
-}
-
-func ask(a *downstream.ShellAsk) *tools.Ask {
-	return &tools.Ask{Principal: a.Principal, Client: a.Client, Tool: a.Tool, Arguments: a.Arguments, Names: tools.Names(a.Names)}
-}
-
-func shown(s *tools.Shown) downstream.Shown {
-	return downstream.Shown{Text: s.Text, Structured: s.Structured, IsError: s.IsError, Link: s.Link, Told: s.Told}
-}
-
-func (s shellSide) Tools(principal string) []mcp.Entry { return s.t.Tools(principal) }
-
-func (s shellSide) Plan(ctx context.Context, a *downstream.ShellAsk) (plan *downstream.ShellPlan, wrong string) {
-	p, wrong := s.t.Plan(ctx, ask(a))
-	return (*downstream.ShellPlan)(p), wrong
-}
-
-func (s shellSide) Do(ctx context.Context, a *downstream.ShellAsk) downstream.Shown {
-	sh := s.t.Do(ctx, ask(a))
-	return shown(&sh)
-}
-
-func (s shellSide) Show(ctx context.Context, rec *call.Record, o *downstream.ShowOptions) downstream.Shown {
-	sh := s.t.Show(ctx, rec, &tools.ShowOptions{
-		Why: tools.Why(o.Why), From: o.From, Match: o.Match, MaxBytes: o.MaxBytes, Raw: o.Raw,
-		Joined: o.Joined, Replayed: o.Replayed, Names: tools.Names(o.Names),
-	})
-	return shown(&sh)
-}
-
-func (s shellSide) Brief(rec *call.Record) downstream.ShellBrief {
-	return downstream.ShellBrief(s.t.Brief(rec))
-}
-
-func (s shellSide) Watch(id call.ID, wake chan struct{}) (stop func()) { return s.t.Watch(id, wake) }
-
-func (s shellSide) Total(id call.ID) int64 { return s.t.Total(id) }
-
-func (s shellSide) Scan(id call.ID, from int64, pattern string) (downstream.ShellScan, error) {
-	scan, err := s.t.Scan(id, from, pattern)
-	if err != nil {
-		return nil, err
-	}
-	return scan, nil
-}
-
-func (s shellSide) Stop(ctx context.Context, rec *call.Record, how downstream.ShellStop) (left bool, err error) {
-	return s.t.Stop(ctx, rec, tools.How(how))
+	return a.shell
 }
 
 // isCommand says whether the shell carries a call.

@@ -56,7 +56,7 @@ type waited struct {
 	quiet func() // ends its wakes
 	end   *call.Event
 	d     call.Delivery
-	command
+	shellWait
 }
 
 var errWaitCancelled = errors.New("the agent cancelled the wait")

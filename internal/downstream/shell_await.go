@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 )
 
 const (
@@ -18,14 +19,14 @@ const (
 	stopGrace = 10 * time.Second
 )
 
-// command is what a waiter keeps of a call of the shell.
-type command struct {
+// shellWait is what a waiter keeps of a call of the shell.
+type shellWait struct {
 	is      bool
-	from    int64     // output before it does not count
-	scan    ShellScan // not nil: a match is waited for
-	met     ShowWhy   // ShowOutput or ShowMatch: what was waited for is there
-	match   int64     // where the match ends
-	unwatch func()    // ends its wakes
+	from    int64       // output before it does not count
+	scan    ShellScan   // not nil: a match is waited for
+	met     command.Why // command.ShowOutput or command.ShowMatch: what was waited for is there
+	match   int64       // where the match ends
+	unwatch func()      // ends its wakes
 }
 
 // forCommands prepares the wait for what commands print; other calls have an end
@@ -65,12 +66,9 @@ func (w *waiter) forCommands(v *awaitArgs) (wrong string) {
 }
 
 // release ends what forCommands began.
-func (c *command) release() {
+func (c *shellWait) release() {
 	if c.unwatch != nil {
 		c.unwatch()
-	}
-	if c.scan != nil {
-		c.scan.Close()
 	}
 	c.unwatch, c.scan = nil, nil
 }
@@ -82,14 +80,13 @@ func (w *waiter) look(c *waited) bool {
 	case c.scan != nil:
 		end, found, err := c.scan.Next(w.ctx)
 		if err != nil { // its output cannot be read any more: its end is still told
-			c.scan.Close()
 			c.scan = nil
 		}
 		if found {
-			c.met, c.match = ShowMatch, end
+			c.met, c.match = command.ShowMatch, end
 		}
 	case w.output && w.x.h.opt.Shell.Total(c.call.ID()) > c.from:
-		c.met = ShowOutput
+		c.met = command.ShowOutput
 	}
 	return c.met != 0
 }
@@ -101,15 +98,15 @@ func (w *waiter) tellCommand(c *waited) told {
 	if c.state.Outcome == call.Running {
 		t.rec = asRunning(t.rec)
 		switch {
-		case c.met == ShowOutput:
+		case c.met == command.ShowOutput:
 			o.From = c.from
-		case c.met == ShowMatch:
+		case c.met == command.ShowMatch:
 			o.Match, o.From = c.match, max(c.from, c.match-shellNear)
 		case w.cursor < 0:
 			o.From, o.MaxBytes = -shellTail, shellTail
 		}
 		if o.Why = c.met; o.Why == 0 {
-			o.Why = ShowWaited
+			o.Why = command.ShowWaited
 		}
 	} else if ev, err := endOf(w.ctx, c.call); err == nil {
 		c.end = ev

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 )
 
 // background starts a command that yields at once, and gives its id.
@@ -51,7 +52,7 @@ func TestShellAwaitExit(t *testing.T) {
 		if c := shownCommand(t, &res, 0); !res.Result.Structured.WaitedOut || res.Result.IsError || c.State != "running" || c.ExitCode != nil || time.Since(start) != 2*time.Second {
 			t.Errorf("after %s: %+v", time.Since(start), res)
 		}
-		if why := s.shown[len(s.shown)-1]; why.Why != ShowWaited || why.From >= 0 {
+		if why := s.shown[len(s.shown)-1]; why.Why != command.ShowWaited || why.From >= 0 {
 			t.Errorf("shown as %+v", why)
 		}
 		if !strings.Contains(res.text(), "To wait again, call await_call with") || !strings.Contains(res.Result.Structured.Next, `"attempt":2`) {
@@ -98,7 +99,7 @@ func TestShellAwaitOutput(t *testing.T) {
 			t.Errorf("what is there already, after %s: %+v", time.Since(start), res)
 		}
 		res = o.ask(toolAwait, idArgs(id, `,"pattern":"Listening on [0-9]+","wait_ms":40000`))
-		if time.Since(start) != 10*time.Second || s.shown[len(s.shown)-1].Why != ShowMatch || s.shown[len(s.shown)-1].Match != int64(len("one\ntwo\nListening on 80")) {
+		if time.Since(start) != 10*time.Second || s.shown[len(s.shown)-1].Why != command.ShowMatch || s.shown[len(s.shown)-1].Match != int64(len("one\ntwo\nListening on 80")) {
 			t.Errorf("pattern after %s: %+v", time.Since(start), res)
 		}
 		res = o.ask(toolAwait, idArgs(id, `,"pattern":"never","wait_ms":3000`))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -68,11 +69,11 @@ func (x *exchange) wantsTask(m *mcp.Message, s *session) bool {
 	return asks
 }
 
-// into makes the call one of the plan's command.
-func (p *ShellPlan) into(spec *call.Spec) {
+// planned makes the call one of the plan's command.
+func planned(p *ShellPlan, spec *call.Spec) {
 	spec.Digest, spec.Attach = p.Digest, p.Attach
 	// The shell has limits of its own; a silent command is no lost one.
-	spec.Limits = call.Limits{Total: p.Total, PerServer: spec.Limits.PerServer, PerPrincipal: spec.Limits.PerPrincipal}
+	spec.Limits = call.Limits{PerServer: spec.Limits.PerServer, PerPrincipal: spec.Limits.PerPrincipal}
 	if p.Key != "" {
 		sum := sha256.Sum256([]byte(p.Key))
 		spec.Idempotency = hex.EncodeToString(sum[:16])
@@ -115,10 +116,10 @@ func (a *attachment) runsAlready() []byte {
 }
 
 // showOptions are how this request wants the call shown.
-func (a *attachment) showOptions(why ShowWhy) *ShowOptions {
+func (a *attachment) showOptions(why command.Why) *ShowOptions {
 	o := &ShowOptions{Why: why, Joined: a.join == call.Joined && !a.back, Replayed: a.join == call.Replay, Names: a.x.shellNames()}
 	if a.plan != nil {
-		o.MaxBytes, o.Raw = a.plan.MaxBytes, a.plan.Raw
+		o.MaxBytes = a.plan.MaxBytes
 	}
 	return o
 }
@@ -126,9 +127,9 @@ func (a *attachment) showOptions(why ShowWhy) *ShowOptions {
 // yields is the answer of a command that goes on in the background: neither an
 // error nor a success (D8, O3).
 func (a *attachment) yields() []byte {
-	why := ShowYield
+	why := command.ShowYield
 	if a.ready {
-		why = ShowReady
+		why = command.ShowReady
 	}
 	rec := asRunning(a.call.Record())
 	sh := a.x.h.opt.Shell.Show(a.ctx, &rec, a.showOptions(why))
@@ -138,7 +139,7 @@ func (a *attachment) yields() []byte {
 // commandEnd is the answer of a call of the shell that has ended.
 func (a *attachment) commandEnd(ev *call.Event) []byte {
 	rec := ended(a.call.Record(), ev)
-	sh := a.x.h.opt.Shell.Show(a.ctx, &rec, a.showOptions(ShowNow))
+	sh := a.x.h.opt.Shell.Show(a.ctx, &rec, a.showOptions(command.ShowNow))
 	return a.x.shownResult(a.id, &rec, &sh, a.join == call.Replay)
 }
 

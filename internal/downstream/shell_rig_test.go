@@ -268,8 +268,6 @@ func (n *scriptedScan) Next(context.Context) (int64, bool, error) {
 	return 0, false, nil
 }
 
-func (n *scriptedScan) Close() {}
-
 func (s *scripted) Stop(_ context.Context, rec *call.Record, how ShellStop) (bool, error) {
 	if how.Signal == "NONE" {
 		return false, sentence("There is no signal NONE. Nothing was done.")

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -64,7 +65,7 @@ func TestShellYield(t *testing.T) {
 		if hows := fmt.Sprint(r.log.hows()); hows != "[handed_off]" {
 			t.Errorf("deliveries %s", hows)
 		}
-		if s.shown[0].Why != ShowYield || s.shown[0].MaxBytes != 77 || s.shown[0].Names.Exec != "shell__exec_command" || s.shown[0].Names.Await != "await_call" {
+		if s.shown[0].Why != command.ShowYield || s.shown[0].MaxBytes != 77 || s.shown[0].Names.Exec != "shell__exec_command" || s.shown[0].Names.Await != "await_call" {
 			t.Errorf("shown as %+v", s.shown[0])
 		}
 		if r.eng.InFlight() != 1 {
@@ -124,7 +125,7 @@ func TestShellEnds(t *testing.T) {
 		}
 		start = time.Now()
 		_, c = o.exec(t.Context(), "3", `{"command":"say up; sleep 1s; ready; sleep 60s","yield_ms":12000}`)
-		if took := time.Since(start); took > 1100*time.Millisecond || c.Result.Structured.State != "running" || s.shown[len(s.shown)-1].Why != ShowReady {
+		if took := time.Since(start); took > 1100*time.Millisecond || c.Result.Structured.State != "running" || s.shown[len(s.shown)-1].Why != command.ShowReady {
 			t.Errorf("ready after %s: %+v", took, c)
 		}
 		_, c = o.exec(t.Context(), "4", `{"command":"sleep 1s; lost"}`)

@@ -95,7 +95,7 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		spec.Idempotency = sessionDigest(key, s.id)
 	}
 	if plan != nil {
-		plan.into(&spec)
+		planned(plan, &spec)
 	}
 	if !x.modern && d.Buffered {
 		spec.Capabilities = "" // there is no stream to ask on

@@ -35,9 +35,9 @@ const (
 	maxTimeout  = 7 * 24 * time.Hour
 )
 
-// command is the checked arguments of an exec_command, or one command of a
+// commandArgs is the checked arguments of an exec_command, or one command of a
 // run_commands_parallel.
-type command struct {
+type commandArgs struct {
 	text      string
 	dir       string // resolved
 	service   bool
@@ -53,7 +53,7 @@ type command struct {
 // request is the checked arguments of either tool.
 type request struct {
 	batch     bool
-	commands  []command // one, if it is no batch
+	commands  []commandArgs // one, if it is no batch
 	sequence  bool
 	yield     time.Duration
 	ifRunning string // join, new or error
@@ -94,7 +94,7 @@ func (s *Settings) parse(tool string, raw []byte, names *Names, yield time.Durat
 		c.ready = re
 	}
 	c.label = r.label
-	r.commands = []command{c}
+	r.commands = []commandArgs{c}
 	return r, a.Wrong()
 }
 
@@ -134,7 +134,7 @@ func (s *Settings) parseCommon(a *argument.Set, yield time.Duration) *request {
 
 // parseCommand reads the command itself, to be run in a folder; of begins what is
 // said of that.
-func (s *Settings) parseCommand(a *argument.Set, cwd, of string) (c command) {
+func (s *Settings) parseCommand(a *argument.Set, cwd, of string) (c commandArgs) {
 	c.text = a.Text("command", true, 1<<30, "the shell command to run")
 	switch {
 	case a.Wrong() != "":
@@ -174,7 +174,7 @@ func label(a *argument.Set) string {
 // digest is what makes two commands the same: the command, the folder that it runs
 // in, and all that changes what it does there. How long somebody waits for it, and
 // how much of it is shown, is no part of that.
-func (c *command) digest() string {
+func (c *commandArgs) digest() string {
 	h := sha256.New()
 	put := func(parts ...string) {
 		for _, p := range parts {

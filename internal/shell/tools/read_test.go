@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/longcall/longcall/internal/command"
 )
 
 // A large output: its beginning and end, a marker with a cursor, pages, matches, and
@@ -59,7 +61,7 @@ func TestShowFromAndScan(t *testing.T) {
 	p.read(r)
 	for from, want := range map[int64]string{4: "two\n", -4: "two\n", 8: "", 100: ""} {
 		rec := p.call.Record()
-		p.shown = r.tools.Show(t.Context(), &rec, &ShowOptions{Names: OwnNames, From: from, Why: ShowOutput})
+		p.shown = r.tools.Show(t.Context(), &rec, &ShowOptions{Names: OwnNames, From: from, Why: command.ShowOutput})
 		p.read(r)
 		if p.Output != want || !strings.HasPrefix(p.shown.Text[0], "new output; running ") {
 			t.Errorf("from %d: %q %q", from, p.Output, p.shown.Text)
@@ -70,7 +72,6 @@ func TestShowFromAndScan(t *testing.T) {
 	}
 	scan, err := r.tools.Scan(p.call.ID(), 0, "three r.*y")
 	r.must(err)
-	defer scan.Close()
 	wake := make(chan struct{}, 1)
 	defer r.tools.Watch(p.call.ID(), wake)()
 	if _, found, err := scan.Next(t.Context()); found || err != nil {

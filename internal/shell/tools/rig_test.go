@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/journal/sqlite"
 	"github.com/longcall/longcall/internal/mcp"
 	"github.com/longcall/longcall/internal/shell"
@@ -185,9 +186,9 @@ follow:
 	o := ShowOptions{Names: OwnNames, MaxBytes: plan.MaxBytes, Joined: join == call.Joined, Replayed: join == call.Replay}
 	switch {
 	case p.ready:
-		o.Why = ShowReady
+		o.Why = command.ShowReady
 	case p.yielded:
-		o.Why = ShowYield
+		o.Why = command.ShowYield
 	}
 	r.show(p, how == call.Delivered, &o)
 	c.Leave(call.Delivery{Call: c.ID(), Kind: "sse", How: how}, -1)

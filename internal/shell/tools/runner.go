@@ -104,7 +104,7 @@ func notStarted(err error) string {
 
 // follow waits until the command has ended or ctx is done; c is nil for one that an
 // earlier process started.
-func (t *Tools) follow(ctx context.Context, x *call.Exec, p *shell.Process, c *command) call.Answer {
+func (t *Tools) follow(ctx context.Context, x *call.Exec, p *shell.Process, c *commandArgs) call.Answer {
 	if x.Resume == nil {
 		x.FirstByte() // it answers from now on, however silent it is
 	}
@@ -130,7 +130,7 @@ func (t *Tools) stopped(ctx context.Context, x *call.Exec, p *shell.Process) cal
 	if errors.As(context.Cause(ctx), &cause) && how.By == "" {
 		how.By = cause.End.By
 	}
-	st, err := p.Stop(context.WithoutCancel(ctx), how.Signal, how.grace(), how.By)
+	st, err := p.Stop(context.WithoutCancel(ctx), how.Signal, graceOf(&how), how.By)
 	switch {
 	case err != nil:
 		x.Note("The command could not be stopped: %s.", err)
@@ -145,7 +145,7 @@ func (t *Tools) stopped(ctx context.Context, x *call.Exec, p *shell.Process) cal
 
 // untilReady waits until the output matches ready_pattern, and says so to those who
 // wait for it; the command's end ends it, too.
-func (t *Tools) untilReady(ctx context.Context, x *call.Exec, p *shell.Process, c *command) {
+func (t *Tools) untilReady(ctx context.Context, x *call.Exec, p *shell.Process, c *commandArgs) {
 	wake := make(chan struct{}, 1)
 	defer p.Notify(wake)()
 	scan := spool.NewScan(c.ready, 0)

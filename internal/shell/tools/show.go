@@ -10,46 +10,10 @@ import (
 
 	"github.com/longcall/longcall/internal/argument"
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/shell"
 	"github.com/longcall/longcall/internal/shell/spool"
 )
-
-// Why is the occasion at which a call is shown.
-type Why uint8
-
-// The occasions.
-const (
-	ShowNow    Why = iota // somebody asks how it stands
-	ShowYield             // its time in the foreground is over
-	ShowReady             // its ready_pattern matched, before that
-	ShowWaited            // an await_call's time is over
-	ShowOutput            // an await_call found new output
-	ShowMatch             // an await_call found its pattern, at ShowOptions.Match
-	ShowLeft              // longcall is restarting; the command goes on
-)
-
-// ShowOptions say what of a call is shown, and why.
-type ShowOptions struct {
-	Why      Why
-	From     int64 // the first byte of output; less than 0 counts from the end
-	Match    int64 // the byte after a match
-	MaxBytes int   // of output; 0 means the default
-	Raw      bool
-	Joined   bool // the request took over a running call: nothing was started
-	Replayed bool // the request is shown the end of an earlier run
-	Names    Names
-}
-
-// Shown is what a model gets to see: Text and Structured say the same.
-type Shown struct {
-	Text       []string // blocks of content, what happened first
-	Structured []byte   // one JSON object; nil for an error about the arguments
-	IsError    bool
-	Link       bool // add a resource_link to the call
-	// Told are other calls of the principal whose end this tells, such as the
-	// commands of a batch.
-	Told []call.ID
-}
 
 // refusal is what is shown if something could not be done.
 func refusal(sentence string) Shown { return Shown{Text: []string{sentence}, IsError: true} }
@@ -284,7 +248,7 @@ func (v *sight) look(ctx context.Context, o *ShowOptions) window {
 		}
 		from = max(total+from, 0)
 	}
-	view, err := r.Summary(ctx, from, spool.Look{Max: o.MaxBytes, Raw: o.Raw, Tool: o.Names.Read})
+	view, err := r.Summary(ctx, from, spool.Look{Max: o.MaxBytes, Tool: o.Names.Read})
 	return window{view, err == nil}
 }
 
@@ -366,13 +330,13 @@ func (v *sight) headline(w *window, o *ShowOptions) string {
 	}
 	line := v.line()
 	switch o.Why {
-	case ShowReady:
+	case command.ShowReady:
 		line = "ready: the output matched ready_pattern; " + line
-	case ShowOutput:
+	case command.ShowOutput:
 		line = "new output; " + line
-	case ShowMatch:
+	case command.ShowMatch:
 		line = "the output matched, up to cursor " + strconv.FormatInt(o.Match, 10) + "; " + line
-	case ShowLeft:
+	case command.ShowLeft:
 		line = "longcall is restarting, and the command goes on; " + line
 	}
 	if !v.running && (v.rec.End.Outcome == call.Interrupted || v.state() == string(shell.StartFailed)) {
@@ -392,7 +356,7 @@ func (v *sight) next(w *window, o *ShowOptions) string {
 	id := v.rec.ID
 	warn := v.warnings(n)
 	switch {
-	case v.running && (o.Why == ShowReady || v.st.Service):
+	case v.running && (o.Why == command.ShowReady || v.st.Service):
 		end := ""
 		if !v.st.Service {
 			end = n.Await + " with " + awaitArguments(id) + " waits for its end, "
@@ -437,15 +401,6 @@ func encode(v any) []byte {
 		panic(err)
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
-}
-
-// Brief is a call of the shell in a few words. None of it is output.
-type Brief struct {
-	State    string // of SHELL §3, or of a batch
-	Label    string // the caller's own
-	Exited   bool   // it has an exit code
-	ExitCode int
-	Line     string // such as "exit 1 after 41.2 s", or "running"
 }
 
 // Brief is what lists and digests say of a call: never output.

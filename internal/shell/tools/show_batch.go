@@ -9,6 +9,7 @@ import (
 
 	"github.com/longcall/longcall/internal/argument"
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 )
 
 // batchResult is a batch as results show it.
@@ -82,8 +83,8 @@ func (t *Tools) showBatch(ctx context.Context, rec *call.Record, o *ShowOptions)
 		r.State = stateOfEnd(&rec.End)
 	}
 	each := *o
-	each.MaxBytes = max(o.maxBytes()/max(len(b.Commands), 1), 1)
-	each.Joined, each.Replayed, each.Why, each.From = false, false, ShowNow, 0
+	each.MaxBytes = max(maxBytes(o)/max(len(b.Commands), 1), 1)
+	each.Joined, each.Replayed, each.Why, each.From = false, false, command.ShowNow, 0
 	shown := Shown{Text: []string{""}, Link: isRunning}
 	for i := range b.Commands {
 		c := &b.Commands[i]
@@ -163,7 +164,7 @@ func stateOfEnd(end *call.End) string {
 
 func batchBefore(rec *call.Record, o *ShowOptions) string {
 	switch {
-	case o.Why == ShowLeft:
+	case o.Why == command.ShowLeft:
 		return "longcall is restarting, and the commands go on; "
 	case o.Joined && rec.End.Outcome == call.Running:
 		return "Already running since " + clock(rec.Started) + " (same commands, same directories). Joined it; nothing was started.\n"
@@ -175,7 +176,7 @@ func batchBefore(rec *call.Record, o *ShowOptions) string {
 	return ""
 }
 
-func (o *ShowOptions) maxBytes() int {
+func maxBytes(o *ShowOptions) int {
 	if o.MaxBytes == 0 {
 		return DefaultOutput
 	}

@@ -2,8 +2,7 @@
 //
 // A command is a call of the server "shell" (DESIGN §3, SHELL §3): its id is the
 // call's, its output and exit code are in the process's folder, and what a model
-// reads of it is made whenever it is shown. The types here are those that the
-// agents' side declares for its Shell, name for name.
+// reads of it is made whenever it is shown.
 package tools
 
 import (
@@ -19,6 +18,7 @@ import (
 
 	"github.com/longcall/longcall/internal/argument"
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/mcp"
 	"github.com/longcall/longcall/internal/shell"
 	"github.com/longcall/longcall/internal/shell/spool"
@@ -92,46 +92,19 @@ func (t *Tools) Configure(s Settings) {
 // Bind names the engine that runs the calls: batches start theirs there.
 func (t *Tools) Bind(e *call.Engine) { t.engine = e }
 
-// Ask is a request for a tool of the shell.
-type Ask struct {
-	Principal string
-	Client    string // the agent's name and version as it says
-	Tool      string // its own name, such as exec_command
-	Arguments []byte // a JSON object, as the agent wrote it
-	Names     Names
-}
-
-// Names are the names that tools have at the endpoint of a request: strings for the
-// model speak of them by these.
-type Names struct{ Exec, Parallel, Read, Write, Await, List, Cancel string }
+// What is said between the two sides of the shell.
+type (
+	Ask         = command.Ask
+	Names       = command.Names
+	Plan        = command.Plan
+	ShowOptions = command.ShowOptions
+	Shown       = command.Shown
+	Brief       = command.Brief
+	How         = command.Stop
+)
 
 // OwnNames are the tools' own names.
-var OwnNames = Names{Exec, Parallel, Read, Write, "await_call", "list_calls", "cancel_call"}
-
-// Plan says how a call of the shell is started and shown.
-type Plan struct {
-	// Digest is what makes two commands the same: hex, of the command, the
-	// resolved folder, tty, stdin, environment and kind.
-	Digest string
-	// Attach is AttachAlways for if_running join and error, AttachFresh for new.
-	Attach call.Attach
-	// ErrorIfRunning refuses the request if the same command runs.
-	ErrorIfRunning bool
-	// Key is the caller's idempotency key, or empty.
-	Key string
-	// Yield is how long the request waits before the call goes on in the
-	// background; 0 means not at all.
-	Yield time.Duration
-	// Job says that the command is expected to end and wants no input: only
-	// then may the call become a task.
-	Job bool
-	// Total bounds the command's run, if it is not 0 and less than policy's.
-	Total time.Duration
-	// MaxBytes is how much output a result shows; 0 means the default.
-	MaxBytes int
-	// Raw says that results show output as it was written.
-	Raw bool
-}
+var OwnNames = Names{Exec: Exec, Parallel: Parallel, Read: Read, Write: Write, Await: "await_call", List: "list_calls", Cancel: "cancel_call"}
 
 // Tools are the entries of the shell's tools for a principal; none if it may not
 // use the shell.
@@ -182,13 +155,6 @@ func (t *Tools) Plan(_ context.Context, ask *Ask) (plan *Plan, wrong string) {
 	return plan, ""
 }
 
-// How is how a tree of processes is stopped.
-type How struct {
-	Signal string        // the first signal, such as TERM or INT; empty means TERM
-	Grace  time.Duration // until KILL; less than 0 means the default
-	By     string        // who asked, as in call.End.By
-}
-
 // maxStops bounds the stops that wait for the cancel of their call, which follows
 // at once.
 const maxStops = 1000
@@ -222,15 +188,15 @@ func (t *Tools) Stop(ctx context.Context, rec *call.Record, how How) (left bool,
 			continue
 		}
 		left = true
-		if _, err := p.Stop(ctx, how.Signal, how.grace(), how.By); err != nil {
+		if _, err := p.Stop(ctx, how.Signal, graceOf(&how), how.By); err != nil {
 			return true, sentence("What is left of it could not be stopped: " + err.Error() + ".")
 		}
 	}
 	return left, nil
 }
 
-// grace is the time until KILL as the shell takes it: 0 is its default.
-func (h How) grace() time.Duration {
+// graceOf is the time until KILL as the shell takes it: 0 is its default.
+func graceOf(h *How) time.Duration {
 	switch {
 	case h.Grace < 0:
 		return 0
@@ -293,15 +259,15 @@ func (t *Tools) Total(id call.ID) int64 {
 	return 0
 }
 
-// Scan is one search in a growing output.
-type Scan struct {
+// search is one in a growing output.
+type search struct {
 	reader *spool.Reader
 	scan   *spool.Scan
 }
 
 // Scan searches the output from a cursor on for an RE2 pattern, also what is still
 // to come. The error is one sentence for the model.
-func (t *Tools) Scan(id call.ID, from int64, pattern string) (*Scan, error) {
+func (t *Tools) Scan(id call.ID, from int64, pattern string) (command.Scan, error) {
 	re, wrong := compile("pattern", pattern)
 	if wrong != "" {
 		return nil, sentence(wrong)
@@ -317,18 +283,14 @@ func (t *Tools) Scan(id call.ID, from int64, pattern string) (*Scan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Scan{reader: r, scan: spool.NewScan(re, from)}, nil
+	return &search{reader: r, scan: spool.NewScan(re, from)}, nil
 }
 
 // Next goes on searching. found says that the pattern matched, ending at end; else
 // there is no match so far.
-func (s *Scan) Next(ctx context.Context) (end int64, found bool, err error) {
+func (s *search) Next(ctx context.Context) (end int64, found bool, err error) {
 	return s.scan.Next(ctx, s.reader)
 }
-
-// Close gives back what the search holds, which is nothing: it opens the output for
-// each look.
-func (s *Scan) Close() {}
 
 // compile reads an RE2 pattern of a parameter.
 func compile(name, pattern string) (re *regexp.Regexp, wrong string) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/shell"
 	"github.com/longcall/longcall/internal/shell/spool"
 )
@@ -43,15 +44,15 @@ func TestResultStrings(t *testing.T) {
 		waiting bool
 	}{
 		{name: "starting", rec: record(call.End{}, 0), st: &shell.Status{State: shell.Starting}},
-		{name: "running", rec: record(call.End{}, 0), st: &runs, view: &spool.View{Text: "…", Next: 2114, Total: 2114}, o: ShowOptions{Why: ShowYield}},
+		{name: "running", rec: record(call.End{}, 0), st: &runs, view: &spool.View{Text: "…", Next: 2114, Total: 2114}, o: ShowOptions{Why: command.ShowYield}},
 		{name: "running, silent", rec: record(call.End{}, 0), st: &runs, view: &spool.View{}},
 		{name: "service", rec: record(call.End{}, 0), st: with(runs, func(s *shell.Status) { s.Service = true }), view: some},
-		{name: "ready", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: ShowReady}},
-		{name: "new output", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: ShowOutput}},
-		{name: "match", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: ShowMatch, Match: 7}},
-		{name: "waited out", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: ShowWaited}},
-		{name: "restarting", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: ShowLeft}},
-		{name: "joined", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Joined: true, Why: ShowYield}},
+		{name: "ready", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: command.ShowReady}},
+		{name: "new output", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: command.ShowOutput}},
+		{name: "match", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: command.ShowMatch, Match: 7}},
+		{name: "waited out", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: command.ShowWaited}},
+		{name: "restarting", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: command.ShowLeft}},
+		{name: "joined", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Joined: true, Why: command.ShowYield}},
 		{name: "waits for input", rec: record(call.End{}, 0), st: with(runs, func(s *shell.Status) { s.TTY = true }), view: some, waiting: true},
 		{name: "unsupervised", rec: record(call.End{}, 0), st: with(runs, func(s *shell.Status) { s.Unsupervised = true }), view: some},
 		{name: "ended, not on record yet", rec: record(call.End{}, 0), st: ptr(exited(0)), view: some},
