@@ -61,7 +61,7 @@ type Shell interface {
 	Stop(ctx context.Context, rec *call.Record, how ShellStop) (left bool, err error)
 }
 
-// What is said between the two sides of Shell.
+// ShellAsk and the types after it are what is said between the two sides of Shell.
 type (
 	ShellAsk    = command.Ask
 	ShellNames  = command.Names

@@ -1,7 +1,5 @@
 package mcp
 
-import "bytes"
-
 // What a server may ask of the agent whose request it works on: as a request, up to
 // 2025-11-25, or in a result of kind ResultInput (SPEC §4.1).
 const (
@@ -39,11 +37,11 @@ func Askable(caps []byte, method string, params []byte) bool {
 	if name == "" || len(caps) == 0 {
 		return false
 	}
-	declared := value(caps, name)
+	declared := Value(caps, name)
 	if len(declared) == 0 || declared[0] != '{' {
 		return false
 	}
-	has := func(sub string) bool { v := value(declared, sub); return len(v) > 0 && v[0] == '{' }
+	has := func(sub string) bool { v := Value(declared, sub); return len(v) > 0 && v[0] == '{' }
 	switch method {
 	case MethodElicit:
 		switch ElicitMode(params) {
@@ -54,14 +52,14 @@ func Askable(caps []byte, method string, params []byte) bool {
 		}
 		return false
 	case MethodSample:
-		return has("tools") || value(params, "tools") == nil && value(params, "toolChoice") == nil
+		return has("tools") || Value(params, "tools") == nil && Value(params, "toolChoice") == nil
 	}
 	return true
 }
 
 // ElicitMode is the mode of an elicitation by its params; no mode is "form".
 func ElicitMode(params []byte) string {
-	mode := value(params, "mode")
+	mode := Value(params, "mode")
 	if mode == nil {
 		return "form"
 	}
@@ -69,11 +67,8 @@ func ElicitMode(params []byte) string {
 	return s
 }
 
-// value is a member of a raw object; nil if it has none.
-func value(obj []byte, name string) []byte {
-	if !bytes.Contains(obj, []byte(name)) {
-		return nil
-	}
+// Value is a member of a raw object; nil if it is no object, or has none.
+func Value(obj []byte, name string) []byte {
 	members, err := Members(obj)
 	if err != nil {
 		return nil
@@ -92,13 +87,13 @@ func BadAnswer(method string, answer []byte) string {
 	if len(answer) == 0 || answer[0] != '{' {
 		return "it must be an object"
 	}
-	if value(answer, KeyRefused) != nil {
+	if Value(answer, KeyRefused) != nil {
 		return ""
 	}
 	switch method {
 	case MethodElicit:
-		action, _ := String(value(answer, "action"))
-		content := value(answer, "content")
+		action, _ := String(Value(answer, "action"))
+		content := Value(answer, "content")
 		switch {
 		case action != "accept" && action != "decline" && action != "cancel":
 			return `action must be "accept", "decline" or "cancel"`
@@ -106,13 +101,13 @@ func BadAnswer(method string, answer []byte) string {
 			return "content must be an object"
 		}
 	case MethodSample:
-		role, _ := String(value(answer, "role"))
-		content := value(answer, "content")
+		role, _ := String(Value(answer, "role"))
+		content := Value(answer, "content")
 		if role != "assistant" && role != "user" || content == nil || content[0] != '{' && content[0] != '[' {
 			return "it must have role and content"
 		}
 	case MethodRoots:
-		if roots := value(answer, "roots"); roots == nil || roots[0] != '[' {
+		if roots := Value(answer, "roots"); roots == nil || roots[0] != '[' {
 			return "roots must be an array"
 		}
 	}

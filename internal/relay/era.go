@@ -58,21 +58,7 @@ func named(m *mcp.Message) []byte {
 	case "resources/read":
 		return m.URI.Of(m.Raw)
 	case "tasks/get", "tasks/update", "tasks/cancel":
-		return member(m.Params.Of(m.Raw), "taskId")
-	}
-	return nil
-}
-
-// member is the raw value of an object's member; nil if it is not there.
-func member(obj []byte, name string) []byte {
-	members, err := mcp.Members(obj)
-	if err != nil {
-		return nil
-	}
-	for _, m := range members {
-		if m.Name == name {
-			return m.Value
-		}
+		return mcp.Value(m.Params.Of(m.Raw), "taskId")
 	}
 	return nil
 }

@@ -221,7 +221,7 @@ func (r *relay) answer(q *request, t *served, resp *http.Response) (heard bool, 
 	case perr == nil && m.Kind == mcp.Response && m.ID.Ok() && idKey(m.ID.Of(body)) == q.key:
 		r.finish(q, body)
 	case perr == nil && m.Error.Ok():
-		r.finish(q, mcp.ErrorResponse(q.id, m.Code, m.ErrText, member(m.Error.Of(body), "data")))
+		r.finish(q, mcp.ErrorResponse(q.id, m.Code, m.ErrText, mcp.Value(m.Error.Of(body), "data")))
 	default:
 		r.refuse(q, fmt.Sprintf("longcall answered with HTTP status %d, which means nothing here. Is something else listening at its address?", code))
 	}
@@ -321,8 +321,8 @@ func (r *relay) missed(q *request) {
 	if err != nil {
 		return
 	}
-	filter := member(m.Params.Of(q.line), "notifications")
-	if string(member(filter, "toolsListChanged")) != "true" {
+	filter := mcp.Value(m.Params.Of(q.line), "notifications")
+	if string(mcp.Value(filter, "toolsListChanged")) != "true" {
 		return
 	}
 	r.out.line(q, []byte(`{"jsonrpc":"2.0","method":"`+mcp.MethodToolsChanged+`","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":`+string(q.id)+`}}}`))

@@ -53,7 +53,7 @@ func (s *session) stamp(h http.Header, id, version string) {
 
 // set takes what the answer to initialize says.
 func (s *session) set(id string, m *mcp.Message) {
-	version, _ := mcp.String(member(m.Result.Of(m.Raw), "protocolVersion"))
+	version, _ := mcp.String(mcp.Value(m.Result.Of(m.Raw), "protocolVersion"))
 	s.mu.Lock()
 	s.id, s.version = id, version
 	s.mu.Unlock()

@@ -28,7 +28,8 @@ func hearAll() {
 		var was, standard action
 		_, _, e := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&was)), maskSize, 0, 0)
 		if e == 0 && was.handler == ignored {
-			syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&standard)), 0, maskSize, 0, 0)
+			// A refusal leaves the signal as it was, which is all that can be done.
+			_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&standard)), 0, maskSize, 0, 0)
 		}
 	}
 }

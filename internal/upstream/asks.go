@@ -322,11 +322,11 @@ func (a *asks) answer(ctx context.Context, responses []byte) {
 
 // response is the answer as the server expects it.
 func (q *ask) response(answer []byte) []byte {
-	if refused := member(answer, mcp.KeyRefused); refused != nil {
+	if refused := mcp.Value(answer, mcp.KeyRefused); refused != nil {
 		b := append([]byte(`{"jsonrpc":"2.0","id":`), q.id...)
 		return append(append(append(b, `,"error":`...), refused...), '}')
 	}
-	if member(answer, "resultType") != nil { // of the other era
+	if mcp.Value(answer, "resultType") != nil { // of the other era
 		if edited, err := mcp.EditObject(answer, func(name string) bool { return name == "resultType" }); err == nil {
 			answer = edited
 		}

@@ -86,13 +86,7 @@ func (c *catalog) get(ctx context.Context) (mcp.Listing, error) {
 		return mcp.Listing{Entries: last, TTL: -1}, err
 	}
 	if busy != nil {
-		wait := time.NewTimer(catalogWait)
-		defer wait.Stop()
-		select {
-		case <-busy:
-		case <-wait.C:
-		case <-ctx.Done():
-		}
+		await(ctx, busy)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +122,7 @@ func (c *catalog) taskSupport(ctx context.Context, tool string) string {
 	tools, _ := c.get(ctx) // what is not known is not asked for
 	for _, t := range tools.Entries {
 		if t.Name == tool {
-			s, _ := mcp.String(member(member(t.Raw, "execution"), "taskSupport"))
+			s, _ := mcp.String(mcp.Value(mcp.Value(t.Raw, "execution"), "taskSupport"))
 			return s
 		}
 	}
@@ -285,5 +279,16 @@ func (c *catalog) list(ctx context.Context) (all mcp.Page, err error) {
 			return all, errors.New("the list's pages never end: the server repeats a cursor")
 		}
 		params = cursor
+	}
+}
+
+// await waits for a read under way, for as long as an agent may wait for a list.
+func await(ctx context.Context, busy <-chan struct{}) {
+	wait := time.NewTimer(catalogWait)
+	defer wait.Stop()
+	select {
+	case <-busy:
+	case <-wait.C:
+	case <-ctx.Done():
 	}
 }

@@ -240,7 +240,7 @@ func (s *listening) hear(m *mcp.Message) {
 			return
 		}
 		s.honoured = map[string]bool{}
-		for _, uri := range elementsOf(member(member(m.Params.Of(m.Raw), "notifications"), "resourceSubscriptions")) {
+		for _, uri := range elementsOf(mcp.Value(mcp.Value(m.Params.Of(m.Raw), "notifications"), "resourceSubscriptions")) {
 			s.honoured[uri] = true
 		}
 		close(s.acked)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
@@ -21,7 +20,7 @@ const maxKept = 1 << 20
 // they say of headers is invalid.
 func (c *catalog) mirrored(tools []mcp.Entry) []mcp.Entry {
 	return slices.DeleteFunc(tools, func(t mcp.Entry) bool {
-		_, err := mcp.HeaderParams(member(t.Raw, "inputSchema"))
+		_, err := mcp.HeaderParams(mcp.Value(t.Raw, "inputSchema"))
 		if err != nil {
 			c.p.opt.Log.Warn("a tool is left out, as the protocol wants it: its schema asks for a header that cannot be", "server", c.l.server.Name, "tool", t.Name, "reason", err)
 		}
@@ -37,7 +36,7 @@ func (c *catalog) headerParams(ctx context.Context, tool string, again bool) []m
 	list, _ := c.get(ctx) // without a list, nothing can be mirrored
 	for _, t := range list.Entries {
 		if t.Name == tool {
-			params, _ := mcp.HeaderParams(member(t.Raw, "inputSchema"))
+			params, _ := mcp.HeaderParams(mcp.Value(t.Raw, "inputSchema"))
 			return params
 		}
 	}
@@ -49,13 +48,7 @@ func (c *catalog) reread(ctx context.Context) {
 	c.mu.Lock()
 	busy := c.readLocked()
 	c.mu.Unlock()
-	wait := time.NewTimer(catalogWait)
-	defer wait.Stop()
-	select {
-	case <-busy:
-	case <-wait.C:
-	case <-ctx.Done():
-	}
+	await(ctx, busy)
 }
 
 // mirror sets the headers that mirror the call's arguments, as they are sent: what

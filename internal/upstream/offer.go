@@ -43,13 +43,13 @@ func (s *intro) offers(capability string) bool {
 	if s.caps == nil {
 		return true
 	}
-	v := member(s.caps, capability)
+	v := mcp.Value(s.caps, capability)
 	return v != nil && string(v) != "null" && string(v) != "false"
 }
 
 // says whether a capability has a setting, such as resources.subscribe.
 func (s *intro) says(capability, setting string) bool {
-	return string(member(member(s.caps, capability), setting)) == "true"
+	return string(mcp.Value(mcp.Value(s.caps, capability), setting)) == "true"
 }
 
 // offer is what is known of a server, from any connection or the disk. The lists

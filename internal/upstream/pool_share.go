@@ -55,7 +55,7 @@ func (p *Pool) kin(k linkKey) *link {
 // RootsChanged tells the servers that were told that the caller's agent says when
 // its roots change that they did. Stateless servers ask when they want to know.
 func (p *Pool) RootsChanged(who call.Caller) {
-	if string(member(member([]byte(who.Capabilities), "roots"), "listChanged")) != "true" {
+	if string(mcp.Value(mcp.Value([]byte(who.Capabilities), "roots"), "listChanged")) != "true" {
 		return
 	}
 	p.mu.Lock()

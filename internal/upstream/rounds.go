@@ -183,8 +183,8 @@ func (r *rounds) ask(ctx context.Context, q *question) (answers []mcp.Member, en
 	var shown []mcp.Member
 	url := false
 	for _, m := range q.requests {
-		method, _ := mcp.String(member(m.Value, "method"))
-		params := member(m.Value, "params")
+		method, _ := mcp.String(mcp.Value(m.Value, "method"))
+		params := mcp.Value(m.Value, "params")
 		if !mcp.Askable([]byte(r.caps), method, params) {
 			a := r.cannot(method, params)
 			return nil, &a
@@ -274,20 +274,20 @@ func (r *rounds) state(q *question, theirs map[string]string) []byte {
 // value is an agent's answer as a stateless server takes it, which has no word for
 // an agent that refuses, but for elicitations.
 func (r *rounds) value(q *question, method string, answer []byte) (value []byte, end *call.Answer) {
-	refused := member(answer, mcp.KeyRefused)
+	refused := mcp.Value(answer, mcp.KeyRefused)
 	switch {
 	case q.url:
-		if action, _ := mcp.String(member(answer, "action")); action != "accept" {
+		if action, _ := mcp.String(mcp.Value(answer, "action")); action != "accept" {
 			a := failed("The tool needs a page to be visited first, and that was declined. The call did not run.")
 			return nil, &a
 		}
 	case refused == nil:
-	case method == mcp.MethodElicit && string(member(refused, "code")) == "-1":
+	case method == mcp.MethodElicit && string(mcp.Value(refused, "code")) == "-1":
 		return []byte(`{"action":"decline"}`), nil
 	case method == mcp.MethodElicit:
 		return []byte(`{"action":"cancel"}`), nil
 	default:
-		text, _ := mcp.String(member(refused, "message"))
+		text, _ := mcp.String(mcp.Value(refused, "message"))
 		a := failed("The tool asked for %s, and the agent refused: %s. So it did not finish; what it had done by then may have taken effect.", method, printable([]byte(text)))
 		return nil, &a
 	}

@@ -244,7 +244,7 @@ func (h *hello) initialized(r *response) error {
 	if err != nil {
 		return fmt.Errorf("it refused initialize: %w", err)
 	}
-	version, _ := mcp.String(member(result, "protocolVersion"))
+	version, _ := mcp.String(mcp.Value(result, "protocolVersion"))
 	if version != mcp.V20241105 && !slices.Contains(mcp.LegacyVersions, version) {
 		return fmt.Errorf("it speaks protocol version %q, which longcall does not", printable([]byte(version)))
 	}
@@ -378,11 +378,11 @@ func verdict(r *response) (modern bool, err error) {
 	var supported []byte
 	switch {
 	case !r.failed:
-		supported = member(m.Result.Of(m.Raw), "supportedVersions")
+		supported = mcp.Value(m.Result.Of(m.Raw), "supportedVersions")
 	case r.code == mcp.CodeHeaderMismatch, r.code == mcp.CodeMissingCapability:
 		return true, nil
 	case r.code == mcp.CodeUnsupportedVersion:
-		supported = member(member(m.Error.Of(m.Raw), "data"), "supported")
+		supported = mcp.Value(mcp.Value(m.Error.Of(m.Raw), "data"), "supported")
 	default:
 		return false, nil
 	}
@@ -394,18 +394,4 @@ func verdict(r *response) (modern bool, err error) {
 		return false, nil
 	}
 	return false, fmt.Errorf("it speaks only the protocol versions %s, which longcall does not", printable(supported))
-}
-
-// member is a member of a raw JSON object; nil if it is none, or has none.
-func member(object []byte, name string) []byte {
-	members, err := mcp.Members(object)
-	if err != nil {
-		return nil
-	}
-	for _, m := range members {
-		if m.Name == name {
-			return m.Value
-		}
-	}
-	return nil
 }

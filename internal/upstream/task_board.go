@@ -34,7 +34,7 @@ func (b *taskBoard) enter(id string) (told <-chan struct{}, leave func()) {
 
 // word takes a notification about a task.
 func (b *taskBoard) word(m *mcp.Message) {
-	id, ok := mcp.String(member(m.Params.Of(m.Raw), "taskId"))
+	id, ok := mcp.String(mcp.Value(m.Params.Of(m.Raw), "taskId"))
 	if !ok {
 		return
 	}

@@ -17,7 +17,7 @@ func (t *task) inline() call.Answer {
 	if t.state.status == taskFailed {
 		raw, name = t.state.failure, "error"
 	}
-	if _, err := strconv.Atoi(string(member(raw, "code"))); err != nil && name == "error" {
+	if _, err := strconv.Atoi(string(mcp.Value(raw, "code"))); err != nil && name == "error" {
 		return t.failedThere()
 	}
 	if len(raw) == 0 || raw[0] != '{' {
@@ -87,7 +87,7 @@ func (t *task) clean(m mcp.Message) (mcp.Message, error) {
 	if t.state.status == taskFailed && string(m.IsError.Of(m.Raw)) != "true" {
 		set = append(set, mcp.Member{Name: "isError", Value: []byte("true")})
 	}
-	related := m.Meta.Ok() && member(m.Meta.Of(m.Raw), metaRelated) != nil
+	related := m.Meta.Ok() && mcp.Value(m.Meta.Of(m.Raw), metaRelated) != nil
 	if related {
 		meta, err := mcp.EditObject(m.Meta.Of(m.Raw), func(name string) bool { return name == metaRelated })
 		if err != nil {

@@ -23,13 +23,13 @@ const (
 // taskCapability reads an initialize result; 0 if calls cannot be sent as tasks.
 // Only the revision 2025-11-25 has such tasks.
 func taskCapability(result []byte) int {
-	version, _ := mcp.String(member(result, "protocolVersion"))
-	tasks := member(member(result, "capabilities"), "tasks")
+	version, _ := mcp.String(mcp.Value(result, "protocolVersion"))
+	tasks := mcp.Value(mcp.Value(result, "capabilities"), "tasks")
 	is := func(raw []byte) bool { return raw != nil && string(raw) != "null" && string(raw) != "false" }
 	switch {
-	case version != mcp.V20251125, !is(member(member(member(tasks, "requests"), "tools"), "call")):
+	case version != mcp.V20251125, !is(mcp.Value(mcp.Value(mcp.Value(tasks, "requests"), "tools"), "call")):
 		return 0
-	case is(member(tasks, "cancel")):
+	case is(mcp.Value(tasks, "cancel")):
 		return tasksCancelled
 	}
 	return tasksCalled

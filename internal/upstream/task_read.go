@@ -62,7 +62,7 @@ func readTask(object []byte) (s taskState, err error) {
 		}
 	}
 	if s.status == "" && len(inner) > 0 && inner[0] == '{' {
-		if member(inner, "task") != nil {
+		if mcp.Value(inner, "task") != nil {
 			return s, errNoStatus
 		}
 		return readTask(inner)
@@ -121,8 +121,8 @@ func createdTask(m *mcp.Message, modern bool) (*taskState, error) {
 	}
 	result := m.Result.Of(m.Raw)
 	if !modern {
-		inner := member(result, "task")
-		if inner == nil || member(inner, "taskId") == nil {
+		inner := mcp.Value(result, "task")
+		if inner == nil || mcp.Value(inner, "taskId") == nil {
 			return nil, nil // it did not make one, which it may
 		}
 		result = inner

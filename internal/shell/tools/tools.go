@@ -92,7 +92,7 @@ func (t *Tools) Configure(s Settings) {
 // Bind names the engine that runs the calls: batches start theirs there.
 func (t *Tools) Bind(e *call.Engine) { t.engine = e }
 
-// What is said between the two sides of the shell.
+// Ask and the types after it are what is said between the two sides of the shell.
 type (
 	Ask         = command.Ask
 	Names       = command.Names
