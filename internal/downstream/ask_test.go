@@ -29,7 +29,7 @@ func asking(requests string, state []byte) script {
 			panic(err)
 		}
 		x.Ask([]byte("{"+requests+"}"), state)
-		got := ""
+		var got strings.Builder
 		for len(all) > 0 {
 			select {
 			case b := <-x.Answers():
@@ -39,15 +39,15 @@ func asking(requests string, state []byte) script {
 				}
 				for _, m := range members {
 					delete(all, m.Name)
-					got += m.Name + "=" + string(m.Value) + ";"
+					got.WriteString(m.Name + "=" + string(m.Value) + ";")
 				}
 			case p := <-x.Pulses():
-				got += "pulse of " + p.Key + ";"
+				got.WriteString("pulse of " + p.Key + ";")
 			case <-ctx.Done():
 				return call.Answer{}
 			}
 		}
-		return reply(x, `{"jsonrpc":"2.0","id":0,"result":{"content":[{"type":"text","text":`+string(mcp.Quote(got))+`}]}}`)
+		return reply(x, `{"jsonrpc":"2.0","id":0,"result":{"content":[{"type":"text","text":`+string(mcp.Quote(got.String()))+`}]}}`)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -25,10 +26,10 @@ type attachment struct {
 	wantLogs bool // whether it wants any
 	visits   bool // a stateless one that can be asked to send its person to a page
 	policy   Decision
-	shell    bool       // the call is one of the shell
-	plan     *ShellPlan // of the request that made such a call; nil for other readers
-	read     *reading   // not nil: the request is no tools/call
-	refusal  int        // the HTTP status of the answer, if it is not 200
+	shell    bool          // the call is one of the shell
+	plan     *command.Plan // of the request that made such a call; nil for other readers
+	read     *reading      // not nil: the request is no tools/call
+	refusal  int           // the HTTP status of the answer, if it is not 200
 
 	session *session // legacy only
 	key     string   // of the request in its session

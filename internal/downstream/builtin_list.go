@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 )
 
 const (
@@ -20,7 +21,7 @@ type row struct {
 	rec      call.Record
 	unread   bool
 	progress string
-	brief    *ShellBrief // of a call of the shell
+	brief    *command.Brief // of a call of the shell
 }
 
 // listCalls answers a list_calls.

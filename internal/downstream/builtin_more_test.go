@@ -218,7 +218,7 @@ func TestOwnToolsListed(t *testing.T) {
 	c := r.serve()
 	list := func(path string) (names []string) {
 		cursor := ""
-		for pages := 0; pages < 10; pages++ {
+		for range 10 {
 			_, b := c.post(path, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{`+cursor+`"_meta":{`+modernMeta+`}}}`, modern(mcp.MethodToolsList, "")[:4]...)
 			if path == "/mcp/up" && strings.Contains(b, "; await_call gives") {
 				t.Error("a description names the server's own await_call as ours")

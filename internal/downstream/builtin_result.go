@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -26,8 +27,8 @@ type told struct {
 	// Of body, if the tool answered: its blocks of content without the
 	// brackets, and its structured content. nil if there is none.
 	blocks, structured []byte
-	progress           string // of a running call
-	shown              *Shown // of a call of the shell: all that there is
+	progress           string         // of a running call
+	shown              *command.Shown // of a call of the shell: all that there is
 }
 
 // render makes the answer. ok is false if the agent has gone meanwhile.
@@ -496,7 +497,7 @@ func (w *waiter) renderCancel() *pieces {
 	p := &pieces{}
 	w.x.openResult(p, w.id)
 	p.text(said)
-	var shown *Shown
+	var shown *command.Shown
 	if c.is {
 		shown = w.commandCancelled(&rec)
 		for _, text := range shown.Text {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -72,7 +73,7 @@ func (r callResources) read(x *exchange, uri string) (contents []byte, ok bool) 
 	kind, text := "application/json", ""
 	switch {
 	case x.isShell(rec.Server) && rec.End.Outcome != call.Denied:
-		o := &ShowOptions{Names: x.shellNames()}
+		o := &command.ShowOptions{Names: x.shellNames()}
 		if output {
 			o.MaxBytes = outputMost
 		}

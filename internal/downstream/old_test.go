@@ -200,7 +200,7 @@ func TestOldCallsShareTheStream(t *testing.T) {
 	for i := range 3 {
 		o.await(fmt.Sprintf(`"id":%d,"result"`, i))
 	}
-	for _, m := range strings.Split(o.await(""), "\n\n") {
+	for m := range strings.SplitSeq(o.await(""), "\n\n") {
 		if strings.Contains(m, "\nid:") || strings.HasPrefix(m, "id:") {
 			t.Errorf("an event id, though nothing can be resumed: %q", m)
 		}

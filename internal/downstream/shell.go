@@ -34,16 +34,16 @@ type Shell interface {
 	// Plan checks the arguments of an exec_command or run_commands_parallel and
 	// says how it is to be called; nothing is started. wrong, if it is not
 	// empty, tells the model what to mend (SPEC §8.1 A20).
-	Plan(ctx context.Context, ask *ShellAsk) (plan *ShellPlan, wrong string)
+	Plan(ctx context.Context, ask *command.Ask) (plan *command.Plan, wrong string)
 	// Do answers a read_output or write_stdin, whose ids it checks against
 	// ask.Principal: a foreign one looks unknown (I6).
-	Do(ctx context.Context, ask *ShellAsk) Shown
+	Do(ctx context.Context, ask *command.Ask) command.Shown
 	// Show renders a call of the shell as it is now: what a yield, an await, a
 	// task, a replay and the end itself say. It says that the call has ended
 	// only if rec does (I4), and is never a success before.
-	Show(ctx context.Context, rec *call.Record, o *ShowOptions) Shown
+	Show(ctx context.Context, rec *call.Record, o *command.ShowOptions) command.Shown
 	// Brief is the same in a few words, for lists and digests: never output.
-	Brief(rec *call.Record) ShellBrief
+	Brief(rec *call.Record) command.Brief
 	// Watch sends on wake, without waiting, when output of the call's process
 	// arrives or its state changes, until stop was called. With room for one,
 	// wake serves any number of calls. A call without a process wakes nobody.
@@ -52,23 +52,11 @@ type Shell interface {
 	Total(id call.ID) int64
 	// Scan searches the output from a cursor on for an RE2 pattern, also what
 	// is still to come. The error is one sentence for the model.
-	Scan(id call.ID, from int64, pattern string) (ShellScan, error)
+	Scan(id call.ID, from int64, pattern string) (command.Scan, error)
 	// Stop says, before the call is cancelled, how its whole tree is to be
 	// stopped; for a call that has ended it stops what is left of the tree, and
 	// left says that there was something. The error is one sentence for the
 	// model, such as that there is no signal of this name; then nothing was
 	// done.
-	Stop(ctx context.Context, rec *call.Record, how ShellStop) (left bool, err error)
+	Stop(ctx context.Context, rec *call.Record, how command.Stop) (left bool, err error)
 }
-
-// ShellAsk and the types after it are what is said between the two sides of Shell.
-type (
-	ShellAsk    = command.Ask
-	ShellNames  = command.Names
-	ShellPlan   = command.Plan
-	ShowOptions = command.ShowOptions
-	Shown       = command.Shown
-	ShellBrief  = command.Brief
-	ShellStop   = command.Stop
-	ShellScan   = command.Scan
-)

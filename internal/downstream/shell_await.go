@@ -22,11 +22,11 @@ const (
 // shellWait is what a waiter keeps of a call of the shell.
 type shellWait struct {
 	is      bool
-	from    int64       // output before it does not count
-	scan    ShellScan   // not nil: a match is waited for
-	met     command.Why // command.ShowOutput or command.ShowMatch: what was waited for is there
-	match   int64       // where the match ends
-	unwatch func()      // ends its wakes
+	from    int64        // output before it does not count
+	scan    command.Scan // not nil: a match is waited for
+	met     command.Why  // command.ShowOutput or command.ShowMatch: what was waited for is there
+	match   int64        // where the match ends
+	unwatch func()       // ends its wakes
 }
 
 // forCommands prepares the wait for what commands print; other calls have an end
@@ -94,7 +94,7 @@ func (w *waiter) look(c *waited) bool {
 // tellCommand tells of a call of the shell, as it is now.
 func (w *waiter) tellCommand(c *waited) told {
 	t := told{rec: c.call.Record()}
-	o := &ShowOptions{From: max(w.cursor, 0), Names: w.x.shellNames()}
+	o := &command.ShowOptions{From: max(w.cursor, 0), Names: w.x.shellNames()}
 	if c.state.Outcome == call.Running {
 		t.rec = asRunning(t.rec)
 		switch {
@@ -136,7 +136,7 @@ func (w *waiter) stopCommand(v *cancelArgs) (wrong string) {
 		}
 		return ""
 	}
-	left, err := w.x.h.opt.Shell.Stop(w.ctx, &rec, ShellStop{Signal: v.signal, Grace: v.grace, By: byCancelTool})
+	left, err := w.x.h.opt.Shell.Stop(w.ctx, &rec, command.Stop{Signal: v.signal, Grace: v.grace, By: byCancelTool})
 	if err != nil {
 		return err.Error()
 	}
@@ -150,8 +150,8 @@ func (w *waiter) stopCommand(v *cancelArgs) (wrong string) {
 }
 
 // commandCancelled is what the answer to a cancel_call adds about a command.
-func (w *waiter) commandCancelled(rec *call.Record) *Shown {
-	sh := w.x.h.opt.Shell.Show(w.ctx, rec, &ShowOptions{From: -shellTail, MaxBytes: shellTail, Names: w.x.shellNames()})
+func (w *waiter) commandCancelled(rec *call.Record) *command.Shown {
+	sh := w.x.h.opt.Shell.Show(w.ctx, rec, &command.ShowOptions{From: -shellTail, MaxBytes: shellTail, Names: w.x.shellNames()})
 	w.x.told = append(w.x.told, sh.Told...)
 	return &sh
 }

@@ -168,7 +168,7 @@ func TestShellCancel(t *testing.T) {
 		if st := res.Result.Structured; st == nil || !st.Cancelled || st.State != "cancelled" || !strings.Contains(res.text(), "was cancelled") || !strings.Contains(res.text(), "hi\n") {
 			t.Errorf("%+v", res)
 		}
-		if len(s.stops) != 1 || s.stops[0] != (ShellStop{Signal: "INT", Grace: 100 * time.Millisecond, By: byCancelTool}) {
+		if len(s.stops) != 1 || s.stops[0] != (command.Stop{Signal: "INT", Grace: 100 * time.Millisecond, By: byCancelTool}) {
 			t.Errorf("stops %+v", s.stops)
 		}
 		id = o.background("leave; sleep 1s; exit 0", "")

@@ -33,14 +33,14 @@ func (x *exchange) isShell(server string) bool {
 // shellPlan plans a call of the shell, and changes what policy says of it to what
 // holds for commands: they outlive their connection (D14), and yield. For a tool
 // that is no call, or arguments that are none, plan is nil and answer is it.
-func (x *exchange) shellPlan(m *mcp.Message, t target, s *session, d *Decision, args []byte) (plan *ShellPlan, answer []byte) {
+func (x *exchange) shellPlan(m *mcp.Message, t target, s *session, d *Decision, args []byte) (plan *command.Plan, answer []byte) {
 	id := m.ID.Of(m.Raw)
 	x.q.Server, x.q.Tool, x.q.Traceparent = t.server, t.public, x.traceparent(m)
-	ask := &ShellAsk{Principal: x.q.Principal, Client: x.client(m, s), Tool: t.tool, Arguments: args, Names: x.shellNames()}
+	ask := &command.Ask{Principal: x.q.Principal, Client: x.client(m, s), Tool: t.tool, Arguments: args, Names: x.shellNames()}
 	is := slices.Contains(shellCalls, t.tool)
 	switch {
 	case is && d.Denied != nil: // recorded like any denied call
-		plan = &ShellPlan{}
+		plan = &command.Plan{}
 	case is:
 		var wrong string
 		if plan, wrong = x.h.opt.Shell.Plan(x.r.Context(), ask); wrong != "" {
@@ -70,7 +70,7 @@ func (x *exchange) wantsTask(m *mcp.Message, s *session) bool {
 }
 
 // planned makes the call one of the plan's command.
-func planned(p *ShellPlan, spec *call.Spec) {
+func planned(p *command.Plan, spec *call.Spec) {
 	spec.Digest, spec.Attach = p.Digest, p.Attach
 	// The shell has limits of its own; a silent command is no lost one.
 	spec.Limits = call.Limits{PerServer: spec.Limits.PerServer, PerPrincipal: spec.Limits.PerPrincipal}
@@ -116,8 +116,8 @@ func (a *attachment) runsAlready() []byte {
 }
 
 // showOptions are how this request wants the call shown.
-func (a *attachment) showOptions(why command.Why) *ShowOptions {
-	o := &ShowOptions{Why: why, Joined: a.join == call.Joined && !a.back, Replayed: a.join == call.Replay, Names: a.x.shellNames()}
+func (a *attachment) showOptions(why command.Why) *command.ShowOptions {
+	o := &command.ShowOptions{Why: why, Joined: a.join == call.Joined && !a.back, Replayed: a.join == call.Replay, Names: a.x.shellNames()}
 	if a.plan != nil {
 		o.MaxBytes = a.plan.MaxBytes
 	}
@@ -154,7 +154,7 @@ func ended(rec call.Record, ev *call.Event) call.Record {
 
 // shownResult is a tool result that shows a call of the shell; rec is nil if it
 // is about none.
-func (x *exchange) shownResult(id []byte, rec *call.Record, sh *Shown, replayed bool) []byte {
+func (x *exchange) shownResult(id []byte, rec *call.Record, sh *command.Shown, replayed bool) []byte {
 	p := &pieces{}
 	p.raw(`{"jsonrpc":"2.0","id":`)
 	p.bytes(id)
@@ -166,7 +166,7 @@ func (x *exchange) shownResult(id []byte, rec *call.Record, sh *Shown, replayed 
 
 // appendShown writes the members of a result that shows a call of the shell;
 // replayed says that it was kept, and not made again.
-func (x *exchange) appendShown(p *pieces, rec *call.Record, sh *Shown, replayed bool) {
+func (x *exchange) appendShown(p *pieces, rec *call.Record, sh *command.Shown, replayed bool) {
 	x.told = append(x.told, sh.Told...)
 	if x.modern {
 		p.bytes(completeC)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -73,12 +74,12 @@ func (x *exchange) shellTool(public string) string {
 }
 
 // shellNames are the names of the shell's tools and of ours at the endpoint.
-func (x *exchange) shellNames() ShellNames {
+func (x *exchange) shellNames() command.Names {
 	own, prefix := x.ownNames(), ""
 	if x.server == "" {
 		prefix = ServerShell + separator
 	}
-	return ShellNames{
+	return command.Names{
 		Exec: prefix + toolExec, Parallel: prefix + toolParallel, Read: prefix + toolRead, Write: prefix + toolWrite,
 		Await: own.await, List: own.list, Cancel: own.cancel,
 	}

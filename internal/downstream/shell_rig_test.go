@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -23,8 +24,8 @@ type scripted struct {
 	mu      sync.Mutex
 	procs   map[call.ID]*process
 	started map[string]int // runs by command
-	shown   []ShowOptions
-	stops   []ShellStop
+	shown   []command.ShowOptions
+	stops   []command.Stop
 	denied  bool // nobody may use it
 }
 
@@ -72,12 +73,12 @@ func (s *scripted) Tools(string) []mcp.Entry {
 	return all
 }
 
-func (s *scripted) Plan(_ context.Context, ask *ShellAsk) (*ShellPlan, string) {
+func (s *scripted) Plan(_ context.Context, ask *command.Ask) (*command.Plan, string) {
 	var a shellArgs
 	if err := json.Unmarshal(ask.Arguments, &a); err != nil || a.Command == "" {
 		return nil, "command of " + ask.Names.Exec + " is missing."
 	}
-	p := &ShellPlan{Digest: a.Command, Attach: call.AttachAlways, Key: a.Key, Yield: 3 * time.Second, Job: a.Kind != "service" && !a.TTY, MaxBytes: 77}
+	p := &command.Plan{Digest: a.Command, Attach: call.AttachAlways, Key: a.Key, Yield: 3 * time.Second, Job: a.Kind != "service" && !a.TTY, MaxBytes: 77}
 	if a.Yield != nil {
 		p.Yield = time.Duration(*a.Yield) * time.Millisecond
 	}
@@ -155,23 +156,23 @@ func (s *scripted) proc(id call.ID) *process {
 	return &process{}
 }
 
-func (s *scripted) Do(_ context.Context, ask *ShellAsk) Shown {
+func (s *scripted) Do(_ context.Context, ask *command.Ask) command.Shown {
 	var a shellArgs
 	_ = json.Unmarshal(ask.Arguments, &a)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.procs[call.ID(a.ID)]
 	if p == nil {
-		return Shown{Text: []string{"No such command of yours; " + ask.Names.List + " shows yours."}, IsError: true}
+		return command.Shown{Text: []string{"No such command of yours; " + ask.Names.List + " shows yours."}, IsError: true}
 	}
-	sh := Shown{Text: []string{p.out[min(int(a.Cursor), len(p.out)):]}, Structured: []byte(`{"total_bytes":` + strconv.Itoa(len(p.out)) + `}`)}
+	sh := command.Shown{Text: []string{p.out[min(int(a.Cursor), len(p.out)):]}, Structured: []byte(`{"total_bytes":` + strconv.Itoa(len(p.out)) + `}`)}
 	if p.ended {
 		sh.Told = []call.ID{call.ID(a.ID)}
 	}
 	return sh
 }
 
-func (s *scripted) Show(_ context.Context, rec *call.Record, o *ShowOptions) Shown {
+func (s *scripted) Show(_ context.Context, rec *call.Record, o *command.ShowOptions) command.Shown {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shown = append(s.shown, *o)
@@ -193,18 +194,18 @@ func (s *scripted) Show(_ context.Context, rec *call.Record, o *ShowOptions) Sho
 		m["replayed"] = true
 	}
 	structured, _ := json.Marshal(m)
-	return Shown{Text: []string{line, out}, Structured: structured, Link: rec.End.Outcome == call.Running, IsError: rec.End.Outcome == call.Interrupted}
+	return command.Shown{Text: []string{line, out}, Structured: structured, Link: rec.End.Outcome == call.Running, IsError: rec.End.Outcome == call.Interrupted}
 }
 
-func (s *scripted) Brief(rec *call.Record) ShellBrief {
+func (s *scripted) Brief(rec *call.Record) command.Brief {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.brief(rec)
 }
 
-func (s *scripted) brief(rec *call.Record) ShellBrief {
+func (s *scripted) brief(rec *call.Record) command.Brief {
 	p := s.proc(rec.ID)
-	b := ShellBrief{State: "running", Label: p.args.Label, Line: "running"}
+	b := command.Brief{State: "running", Label: p.args.Label, Line: "running"}
 	switch rec.End.Outcome {
 	case call.Running:
 	case call.Completed:
@@ -243,7 +244,7 @@ func (s *scripted) Total(id call.ID) int64 {
 	return int64(len(s.proc(id).out))
 }
 
-func (s *scripted) Scan(id call.ID, from int64, pattern string) (ShellScan, error) {
+func (s *scripted) Scan(id call.ID, from int64, pattern string) (command.Scan, error) {
 	re, err := regexp.Compile(pattern)
 	if err != nil {
 		return nil, sentence("pattern is no regular expression.")
@@ -268,7 +269,7 @@ func (n *scriptedScan) Next(context.Context) (int64, bool, error) {
 	return 0, false, nil
 }
 
-func (s *scripted) Stop(_ context.Context, rec *call.Record, how ShellStop) (bool, error) {
+func (s *scripted) Stop(_ context.Context, rec *call.Record, how command.Stop) (bool, error) {
 	if how.Signal == "NONE" {
 		return false, sentence("There is no signal NONE. Nothing was done.")
 	}

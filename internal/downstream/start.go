@@ -8,6 +8,7 @@ import (
 	"errors"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -68,7 +69,7 @@ func (x *exchange) startCall(m *mcp.Message, t target, s *session) (*attachment,
 		Request: m.Raw, Limits: d.Limits, Denied: d.Denied, Attach: d.Attach, LogLevel: logLevel(m),
 		Params: x.unknownParams(t),
 	}
-	var plan *ShellPlan
+	var plan *command.Plan
 	if x.isShell(t.server) {
 		var answer []byte
 		if plan, answer = x.shellPlan(m, t, s, &d, args); plan == nil {

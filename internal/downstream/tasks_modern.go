@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/mcp"
 )
 
@@ -139,7 +140,7 @@ func (v *taskView) appendOutcome(b []byte, x *exchange, ev *call.Event) []byte {
 	body := ev.Body
 	if x.isShell(v.rec.Server) && v.status == taskCompleted && ev.End.Outcome != call.Denied {
 		rec := ended(v.rec, ev)
-		sh := x.h.opt.Shell.Show(x.r.Context(), &rec, &ShowOptions{Names: x.shellNames()})
+		sh := x.h.opt.Shell.Show(x.r.Context(), &rec, &command.ShowOptions{Names: x.shellNames()})
 		p := &pieces{}
 		x.appendShown(p, &rec, &sh, false)
 		return append(append(append(b, `,"result":{`...), p.join()...), '}')

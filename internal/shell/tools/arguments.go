@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/argument"
+	"github.com/longcall/longcall/internal/command"
 )
 
 // The bounds of SHELL §4.
@@ -74,7 +75,7 @@ var (
 // parse checks the arguments of an exec_command or run_commands_parallel. names
 // are those that the agent uses, yield is what applies if none is given. wrong is
 // one sentence for the model; nothing was started then.
-func (s *Settings) parse(tool string, raw []byte, names *Names, yield time.Duration) (r *request, wrong string) {
+func (s *Settings) parse(tool string, raw []byte, names *command.Names, yield time.Duration) (r *request, wrong string) {
 	if tool == Parallel {
 		return s.parseBatch(raw, names, yield)
 	}
@@ -99,7 +100,7 @@ func (s *Settings) parse(tool string, raw []byte, names *Names, yield time.Durat
 }
 
 // parseBatch checks the arguments of a run_commands_parallel.
-func (s *Settings) parseBatch(raw []byte, names *Names, yield time.Duration) (*request, string) {
+func (s *Settings) parseBatch(raw []byte, names *command.Names, yield time.Duration) (*request, string) {
 	a := argument.Read(names.Parallel, raw, batchParameters...)
 	r := s.parseCommon(a, yield)
 	r.batch = true

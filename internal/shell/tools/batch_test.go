@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 )
 
 func commands(texts ...string) []any {
@@ -24,7 +25,7 @@ func commands(texts ...string) []any {
 func (r *rig) begun(p *reply) {
 	r.Helper()
 	r.until("the start of all commands", func() bool {
-		r.show(p, false, &ShowOptions{Names: OwnNames})
+		r.show(p, false, &command.ShowOptions{Names: OwnNames})
 		return !slices.ContainsFunc(p.Commands, func(c result) bool {
 			process := r.manager.Find(c.CallID)
 			return process == nil || process.Status().PID == 0

@@ -9,6 +9,7 @@ import (
 
 	"github.com/longcall/longcall/internal/argument"
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/shell"
 	"github.com/longcall/longcall/internal/shell/spool"
 )
@@ -30,7 +31,7 @@ var (
 )
 
 // Do answers a read_output or write_stdin; a foreign id looks unknown (I6).
-func (t *Tools) Do(ctx context.Context, ask *Ask) Shown {
+func (t *Tools) Do(ctx context.Context, ask *command.Ask) command.Shown {
 	if wrong := t.set.Load().refused(ask.Principal); wrong != "" {
 		return refusal(wrong)
 	}
@@ -58,7 +59,7 @@ func (t *Tools) begins(ctx context.Context, c *call.Call) {
 
 // find gives the principal's command with an id; else what is wrong with it, in a
 // sentence for the model.
-func (t *Tools) find(ctx context.Context, ask *Ask, id string) (*sight, string) {
+func (t *Tools) find(ctx context.Context, ask *command.Ask, id string) (*sight, string) {
 	n := &ask.Names
 	c, err := t.engine.Get(ctx, ask.Principal, call.ID(id))
 	switch {
@@ -103,7 +104,7 @@ func (t *Tools) find(ctx context.Context, ask *Ask, id string) (*sight, string) 
 }
 
 // read answers a read_output.
-func (t *Tools) read(ctx context.Context, ask *Ask) Shown {
+func (t *Tools) read(ctx context.Context, ask *command.Ask) command.Shown {
 	a := argument.Read(ask.Names.Read, ask.Arguments, readParameters...)
 	id := a.Text("id", true, 256, `one call id, such as "c_…"; `+ask.Names.List+" shows them")
 	paged := a.Value("cursor") != nil
@@ -156,14 +157,14 @@ func (t *Tools) read(ctx context.Context, ask *Ask) Shown {
 }
 
 // shown is what read_output and write_stdin answer.
-func (t *Tools) shown(v *sight, w *window, next string, n *Names) Shown {
+func (t *Tools) shown(v *sight, w *window, next string, n *command.Names) command.Shown {
 	next = join(next, v.warnings(n))
 	r := v.fill(w)
 	if r.Next = next; next == "" {
 		r.Next = textOver
 	}
 	line := strings.TrimSuffix(v.line(), ".") + " · " + string(v.rec.ID) + " · bytes " + thousands(w.From) + " to " + thousands(w.Next) + " of " + thousands(w.View.Total) + "."
-	shown := Shown{Text: []string{join(line, next)}, Structured: encode(&r), Link: v.running}
+	shown := command.Shown{Text: []string{join(line, next)}, Structured: encode(&r), Link: v.running}
 	if w.Text != "" {
 		shown.Text = append(shown.Text, w.Text)
 	}
@@ -171,7 +172,7 @@ func (t *Tools) shown(v *sight, w *window, next string, n *Names) Shown {
 }
 
 // write answers a write_stdin.
-func (t *Tools) write(ctx context.Context, ask *Ask) Shown {
+func (t *Tools) write(ctx context.Context, ask *command.Ask) command.Shown {
 	a := argument.Read(ask.Names.Write, ask.Arguments, writeParameters...)
 	id := a.Text("id", true, 256, `one call id, such as "c_…"; `+ask.Names.List+" shows them")
 	in := shell.Input{
@@ -208,7 +209,7 @@ func (t *Tools) write(ctx context.Context, ask *Ask) Shown {
 	if wrong != "" {
 		return refusal(wrong)
 	}
-	w := v.look(ctx, &ShowOptions{From: from, Names: ask.Names})
+	w := v.look(ctx, &command.ShowOptions{From: from, Names: ask.Names})
 	next := ""
 	if typed.Repeated {
 		next = "It was typed before, with this idempotency_key: nothing was typed now."

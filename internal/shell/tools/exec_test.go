@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 )
 
 // A command that ends within the yield: its whole output and its exit code, which
@@ -134,10 +135,10 @@ func TestExecCancel(t *testing.T) {
 	p := r.call(Exec, args("command", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done", "yield_ms", 0))
 	r.until("output", func() bool { return r.tools.Total(p.call.ID()) > 0 })
 	rec := p.call.Record()
-	if _, err := r.tools.Stop(t.Context(), &rec, How{Signal: "NOSUCH", Grace: -1}); err == nil || !strings.Contains(err.Error(), "TERM, INT") {
+	if _, err := r.tools.Stop(t.Context(), &rec, command.Stop{Signal: "NOSUCH", Grace: -1}); err == nil || !strings.Contains(err.Error(), "TERM, INT") {
 		t.Errorf("%v", err)
 	}
-	left, err := r.tools.Stop(t.Context(), &rec, How{Signal: "sigterm", Grace: -1, By: "agent (cancel_call)"})
+	left, err := r.tools.Stop(t.Context(), &rec, command.Stop{Signal: "sigterm", Grace: -1, By: "agent (cancel_call)"})
 	if left || err != nil {
 		t.Error(left, err)
 	}
@@ -157,11 +158,11 @@ func TestExecDescendants(t *testing.T) {
 		t.Errorf("after %v: %q", time.Since(start), p.shown.Text)
 	}
 	rec := p.call.Record()
-	if left, err := r.tools.Stop(t.Context(), &rec, How{Grace: -1, By: "ann"}); !left || err != nil {
+	if left, err := r.tools.Stop(t.Context(), &rec, command.Stop{Grace: -1, By: "ann"}); !left || err != nil {
 		t.Error(left, err)
 	}
 	r.until("the tree to end", func() bool {
-		s := r.tools.Show(t.Context(), &rec, &ShowOptions{Names: OwnNames})
+		s := r.tools.Show(t.Context(), &rec, &command.ShowOptions{Names: OwnNames})
 		return !strings.Contains(s.Text[0], "still run")
 	})
 }

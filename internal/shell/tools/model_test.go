@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/shell"
 )
 
@@ -211,7 +212,7 @@ func (m *model) check(rt *rapid.T) {
 			rt.Fatalf("%s was run %d times", j.name, n)
 		}
 		rec := m.r.again(j.id).Record()
-		p := &reply{shown: m.r.tools.Show(m.r.Context(), &rec, &ShowOptions{Names: OwnNames})}
+		p := &reply{shown: m.r.tools.Show(m.r.Context(), &rec, &command.ShowOptions{Names: OwnNames})}
 		p.read(m.r)
 		switch {
 		case !j.ended && (p.State != "running" && p.State != "starting" || p.Outcome != "" || p.ExitCode != nil || p.shown.IsError || !p.shown.Link):

@@ -61,7 +61,7 @@ func TestShowFromAndScan(t *testing.T) {
 	p.read(r)
 	for from, want := range map[int64]string{4: "two\n", -4: "two\n", 8: "", 100: ""} {
 		rec := p.call.Record()
-		p.shown = r.tools.Show(t.Context(), &rec, &ShowOptions{Names: OwnNames, From: from, Why: command.ShowOutput})
+		p.shown = r.tools.Show(t.Context(), &rec, &command.ShowOptions{Names: OwnNames, From: from, Why: command.ShowOutput})
 		p.read(r)
 		if p.Output != want || !strings.HasPrefix(p.shown.Text[0], "new output; running ") {
 			t.Errorf("from %d: %q %q", from, p.Output, p.shown.Text)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 	"github.com/longcall/longcall/internal/shell"
 )
 
@@ -84,7 +85,7 @@ func TestShimKilled(t *testing.T) {
 	if !strings.Contains(q.shown.Text[0], fmt.Sprintf("1 process of it still ran when that was noticed: pid %d; cancel_call with", pid)) {
 		t.Errorf("%q", q.shown.Text)
 	}
-	if left, err := r.tools.Stop(t.Context(), &rec, How{Grace: -1, By: "ann"}); !left || err != nil {
+	if left, err := r.tools.Stop(t.Context(), &rec, command.Stop{Grace: -1, By: "ann"}); !left || err != nil {
 		t.Error(left, err)
 	}
 	r.until("its end", func() bool { return !alive(pid) })
@@ -96,7 +97,7 @@ func TestCancelIsKeptOverRestart(t *testing.T) {
 	p := r.call(Exec, args("command", "trap '' TERM; echo up; while :; do sleep 0.02; done", "yield_ms", 0))
 	r.until("output", func() bool { return r.tools.Total(p.call.ID()) > 0 })
 	rec := p.call.Record()
-	_, err := r.tools.Stop(t.Context(), &rec, How{Grace: 300 * time.Millisecond})
+	_, err := r.tools.Stop(t.Context(), &rec, command.Stop{Grace: 300 * time.Millisecond})
 	r.must(err)
 	r.must(p.call.Cancel(call.End{By: "agent", Text: "enough"}))
 	r.restart()

@@ -110,7 +110,7 @@ func (r *rig) restart() {
 type reply struct {
 	call    *call.Call
 	join    call.Join
-	shown   Shown
+	shown   command.Shown
 	ready   bool
 	yielded bool
 	result
@@ -129,9 +129,9 @@ func args(pairs ...any) string {
 	return string(encode(m))
 }
 
-func (r *rig) spec(principal, tool, arguments string) (call.Spec, *Plan) {
+func (r *rig) spec(principal, tool, arguments string) (call.Spec, *command.Plan) {
 	r.Helper()
-	plan, wrong := r.tools.Plan(r.Context(), &Ask{Principal: principal, Tool: tool, Arguments: []byte(arguments), Names: OwnNames})
+	plan, wrong := r.tools.Plan(r.Context(), &command.Ask{Principal: principal, Tool: tool, Arguments: []byte(arguments), Names: OwnNames})
 	if wrong != "" {
 		r.Fatalf("%s %s: %s", tool, arguments, wrong)
 	}
@@ -145,12 +145,12 @@ func (r *rig) spec(principal, tool, arguments string) (call.Spec, *Plan) {
 // wrong is what Plan says of bad arguments.
 func (r *rig) wrong(tool, arguments string) string {
 	r.Helper()
-	_, wrong := r.tools.Plan(r.Context(), &Ask{Principal: "ann", Tool: tool, Arguments: []byte(arguments), Names: OwnNames})
+	_, wrong := r.tools.Plan(r.Context(), &command.Ask{Principal: "ann", Tool: tool, Arguments: []byte(arguments), Names: OwnNames})
 	return wrong
 }
 
 // start calls a tool as the agents' side does, up to where it is attached.
-func (r *rig) start(principal, tool, arguments string) (*call.Call, call.Join, *Plan) {
+func (r *rig) start(principal, tool, arguments string) (*call.Call, call.Join, *command.Plan) {
 	r.Helper()
 	spec, plan := r.spec(principal, tool, arguments)
 	c, join, err := r.engine.Attach(r.Context(), spec)
@@ -183,7 +183,7 @@ follow:
 			how = call.Delivered
 		}
 	}
-	o := ShowOptions{Names: OwnNames, MaxBytes: plan.MaxBytes, Joined: join == call.Joined, Replayed: join == call.Replay}
+	o := command.ShowOptions{Names: OwnNames, MaxBytes: plan.MaxBytes, Joined: join == call.Joined, Replayed: join == call.Replay}
 	switch {
 	case p.ready:
 		o.Why = command.ShowReady
@@ -196,7 +196,7 @@ follow:
 }
 
 // show looks at a call as the agents' side does: its end only if that was read.
-func (r *rig) show(p *reply, ended bool, o *ShowOptions) {
+func (r *rig) show(p *reply, ended bool, o *command.ShowOptions) {
 	r.Helper()
 	rec := p.call.Record()
 	if !ended {
@@ -224,7 +224,7 @@ func (p *reply) read(r *rig) {
 // do calls read_output or write_stdin.
 func (r *rig) do(principal, tool, arguments string) *reply {
 	r.Helper()
-	p := &reply{shown: r.tools.Do(r.Context(), &Ask{Principal: principal, Tool: tool, Arguments: []byte(arguments), Names: OwnNames})}
+	p := &reply{shown: r.tools.Do(r.Context(), &command.Ask{Principal: principal, Tool: tool, Arguments: []byte(arguments), Names: OwnNames})}
 	p.read(r)
 	return p
 }
@@ -242,7 +242,7 @@ func (r *rig) end(c *call.Call) *reply {
 		}
 	}
 	p := &reply{call: c}
-	r.show(p, true, &ShowOptions{Names: OwnNames})
+	r.show(p, true, &command.ShowOptions{Names: OwnNames})
 	return p
 }
 

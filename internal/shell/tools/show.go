@@ -16,7 +16,9 @@ import (
 )
 
 // refusal is what is shown if something could not be done.
-func refusal(sentence string) Shown { return Shown{Text: []string{sentence}, IsError: true} }
+func refusal(sentence string) command.Shown {
+	return command.Shown{Text: []string{sentence}, IsError: true}
+}
 
 // result is a command as results show it, field by field as SHELL §4 has them.
 type result struct {
@@ -181,7 +183,7 @@ func (v *sight) line() string {
 }
 
 // warnings are what a reader must know besides, in sentences.
-func (v *sight) warnings(n *Names) string {
+func (v *sight) warnings(n *command.Names) string {
 	var parts []string
 	if k := v.left(); k > 0 {
 		parts = append(parts, some(k, "process that it started still runs", "processes that it started still run")+": do not start them again; "+n.Cancel+" with "+idArguments(v.rec.ID)+" stops them.")
@@ -232,7 +234,7 @@ type window struct {
 }
 
 // look reads the output that a result shows.
-func (v *sight) look(ctx context.Context, o *ShowOptions) window {
+func (v *sight) look(ctx context.Context, o *command.ShowOptions) window {
 	if v.p == nil {
 		return window{}
 	}
@@ -292,7 +294,7 @@ func (v *sight) size(w *window) string {
 // Show renders a call of the shell as it is now: what a yield, an await, a task, a
 // replay and the end itself say. It says that the call has ended only if rec does
 // (I4), and is never a success before.
-func (t *Tools) Show(ctx context.Context, rec *call.Record, o *ShowOptions) Shown {
+func (t *Tools) Show(ctx context.Context, rec *call.Record, o *command.ShowOptions) command.Shown {
 	if rec.Tool == Parallel {
 		return t.showBatch(ctx, rec, o)
 	}
@@ -302,14 +304,14 @@ func (t *Tools) Show(ctx context.Context, rec *call.Record, o *ShowOptions) Show
 }
 
 // render shows a command and its output.
-func (v *sight) render(w *window, o *ShowOptions, s *Settings) Shown {
+func (v *sight) render(w *window, o *command.ShowOptions, s *Settings) command.Shown {
 	r := v.fill(w)
 	r.Joined, r.Replayed = o.Joined, o.Replayed
 	next := v.next(w, o)
 	if r.Next = next; next == "" {
 		r.Next = v.closing()
 	}
-	shown := Shown{Text: []string{join(v.headline(w, o), next)}, IsError: v.bad(s), Link: v.running, Structured: encode(&r)}
+	shown := command.Shown{Text: []string{join(v.headline(w, o), next)}, IsError: v.bad(s), Link: v.running, Structured: encode(&r)}
 	if w.ok && w.Text != "" {
 		shown.Text = append(shown.Text, w.Text)
 	}
@@ -317,7 +319,7 @@ func (v *sight) render(w *window, o *ShowOptions, s *Settings) Shown {
 }
 
 // headline says what happened.
-func (v *sight) headline(w *window, o *ShowOptions) string {
+func (v *sight) headline(w *window, o *command.ShowOptions) string {
 	var before string
 	started, _, _ := v.times()
 	switch {
@@ -351,7 +353,7 @@ func (v *sight) headline(w *window, o *ShowOptions) string {
 }
 
 // next says what not to do, and what to do now.
-func (v *sight) next(w *window, o *ShowOptions) string {
+func (v *sight) next(w *window, o *command.ShowOptions) string {
 	n := &o.Names
 	id := v.rec.ID
 	warn := v.warnings(n)
@@ -404,7 +406,7 @@ func encode(v any) []byte {
 }
 
 // Brief is what lists and digests say of a call: never output.
-func (t *Tools) Brief(rec *call.Record) Brief {
+func (t *Tools) Brief(rec *call.Record) command.Brief {
 	if rec.Tool == Parallel {
 		return t.briefBatch(rec)
 	}
@@ -412,7 +414,7 @@ func (t *Tools) Brief(rec *call.Record) Brief {
 	if v.p != nil {
 		v.st, v.has = v.p.Status(), true
 	}
-	b := Brief{State: v.state(), Label: argument.Plain(v.st.Label, maxLabel), Line: v.line()}
+	b := command.Brief{State: v.state(), Label: argument.Plain(v.st.Label, maxLabel), Line: v.line()}
 	b.ExitCode, b.Exited = v.exit()
 	return b
 }

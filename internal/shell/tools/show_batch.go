@@ -60,7 +60,7 @@ func batchLine(rec *call.Record, n *tally) string {
 
 // showBatch renders a run_commands_parallel: a line of its own, then for each
 // command a line and its output.
-func (t *Tools) showBatch(ctx context.Context, rec *call.Record, o *ShowOptions) Shown {
+func (t *Tools) showBatch(ctx context.Context, rec *call.Record, o *command.ShowOptions) command.Shown {
 	isRunning := rec.End.Outcome == call.Running
 	b, err := t.batches.load(rec.ID)
 	if err != nil { // not yet there, or not any more
@@ -85,7 +85,7 @@ func (t *Tools) showBatch(ctx context.Context, rec *call.Record, o *ShowOptions)
 	each := *o
 	each.MaxBytes = max(maxBytes(o)/max(len(b.Commands), 1), 1)
 	each.Joined, each.Replayed, each.Why, each.From = false, false, command.ShowNow, 0
-	shown := Shown{Text: []string{""}, Link: isRunning}
+	shown := command.Shown{Text: []string{""}, Link: isRunning}
 	for i := range b.Commands {
 		c := &b.Commands[i]
 		head := "command " + strconv.Itoa(i+1)
@@ -162,7 +162,7 @@ func stateOfEnd(end *call.End) string {
 	return "failed"
 }
 
-func batchBefore(rec *call.Record, o *ShowOptions) string {
+func batchBefore(rec *call.Record, o *command.ShowOptions) string {
 	switch {
 	case o.Why == command.ShowLeft:
 		return "longcall is restarting, and the commands go on; "
@@ -176,7 +176,7 @@ func batchBefore(rec *call.Record, o *ShowOptions) string {
 	return ""
 }
 
-func maxBytes(o *ShowOptions) int {
+func maxBytes(o *command.ShowOptions) int {
 	if o.MaxBytes == 0 {
 		return DefaultOutput
 	}
@@ -184,8 +184,8 @@ func maxBytes(o *ShowOptions) int {
 }
 
 // briefBatch is Brief of a batch. Its record says all.
-func (t *Tools) briefBatch(rec *call.Record) Brief {
-	b := Brief{State: "running", Line: "running " + took(time.Since(rec.Started))}
+func (t *Tools) briefBatch(rec *call.Record) command.Brief {
+	b := command.Brief{State: "running", Line: "running " + took(time.Since(rec.Started))}
 	if kept, err := t.batches.load(rec.ID); err == nil {
 		b.Label = argument.Plain(kept.Label, maxLabel)
 	}

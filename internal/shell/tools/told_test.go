@@ -62,7 +62,7 @@ func TestToldStrings(t *testing.T) {
 	tell("running, one joined, one to come", p)
 	tell("the same batch again", r.call(Parallel, args("yield_ms", 0, "mode", "sequence", "commands", commands(wait, "echo after"))))
 	rec := p.call.Record()
-	tell("restarting", &reply{shown: r.tools.Show(t.Context(), &rec, &ShowOptions{Names: OwnNames, Why: command.ShowLeft})})
+	tell("restarting", &reply{shown: r.tools.Show(t.Context(), &rec, &command.ShowOptions{Names: OwnNames, Why: command.ShowLeft})})
 	r.must(p.call.Cancel(call.End{By: "agent (cancel_call)", Text: "enough"}))
 	tell("cancelled", r.end(p.call))
 	r.must(writeFile(r.path("go")))

@@ -60,8 +60,8 @@ type Tools struct {
 	engine  *call.Engine
 
 	mu    sync.Mutex
-	stops map[call.ID]How  // how a call is to be stopped that is being cancelled
-	typed map[string]int64 // where the output was at an idempotent write: see write
+	stops map[call.ID]command.Stop // how a call is to be stopped that is being cancelled
+	typed map[string]int64         // where the output was at an idempotent write: see write
 }
 
 // New makes the tools over a manager of processes. In dir, which is made, batches
@@ -75,7 +75,7 @@ func New(m *shell.Manager, dir string, keep time.Duration, own []string, s Setti
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	t := &Tools{manager: m, batches: b, log: log, own: own, stops: map[call.ID]How{}, typed: map[string]int64{}}
+	t := &Tools{manager: m, batches: b, log: log, own: own, stops: map[call.ID]command.Stop{}, typed: map[string]int64{}}
 	t.Configure(s)
 	return t, nil
 }
@@ -92,19 +92,8 @@ func (t *Tools) Configure(s Settings) {
 // Bind names the engine that runs the calls: batches start theirs there.
 func (t *Tools) Bind(e *call.Engine) { t.engine = e }
 
-// Ask and the types after it are what is said between the two sides of the shell.
-type (
-	Ask         = command.Ask
-	Names       = command.Names
-	Plan        = command.Plan
-	ShowOptions = command.ShowOptions
-	Shown       = command.Shown
-	Brief       = command.Brief
-	How         = command.Stop
-)
-
 // OwnNames are the tools' own names.
-var OwnNames = Names{Exec: Exec, Parallel: Parallel, Read: Read, Write: Write, Await: "await_call", List: "list_calls", Cancel: "cancel_call"}
+var OwnNames = command.Names{Exec: Exec, Parallel: Parallel, Read: Read, Write: Write, Await: "await_call", List: "list_calls", Cancel: "cancel_call"}
 
 // Tools are the entries of the shell's tools for a principal; none if it may not
 // use the shell.
@@ -130,7 +119,7 @@ func (s *Settings) refused(principal string) string {
 // Plan checks the arguments of an exec_command or run_commands_parallel and says
 // how it is to be called; nothing is started. wrong, if it is not empty, tells the
 // model what to mend (SPEC §8.1 A20).
-func (t *Tools) Plan(_ context.Context, ask *Ask) (plan *Plan, wrong string) {
+func (t *Tools) Plan(_ context.Context, ask *command.Ask) (plan *command.Plan, wrong string) {
 	s := t.set.Load()
 	if wrong := s.refused(ask.Principal); wrong != "" {
 		return nil, wrong
@@ -145,7 +134,7 @@ func (t *Tools) Plan(_ context.Context, ask *Ask) (plan *Plan, wrong string) {
 	if wrong != "" {
 		return nil, wrong
 	}
-	plan = &Plan{Digest: r.digest(), Attach: call.AttachAlways, ErrorIfRunning: r.ifRunning == "error", Key: r.key, Yield: r.yield, MaxBytes: r.maxBytes, Job: true}
+	plan = &command.Plan{Digest: r.digest(), Attach: call.AttachAlways, ErrorIfRunning: r.ifRunning == "error", Key: r.key, Yield: r.yield, MaxBytes: r.maxBytes, Job: true}
 	if r.ifRunning == "new" {
 		plan.Attach = call.AttachFresh
 	}
@@ -165,7 +154,7 @@ var signals = []string{"TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2"}
 // Stop says, before the call is cancelled, how its whole tree is to be stopped; for
 // a call that has ended it stops what is left of the tree, and left says that there
 // was something. The error is one sentence for the model; then nothing was done.
-func (t *Tools) Stop(ctx context.Context, rec *call.Record, how How) (left bool, err error) {
+func (t *Tools) Stop(ctx context.Context, rec *call.Record, how command.Stop) (left bool, err error) {
 	how.Signal = strings.TrimPrefix(strings.ToUpper(how.Signal), "SIG")
 	if how.Signal != "" && !slices.Contains(signals, how.Signal) {
 		return false, sentence("There is no such signal to stop a command with; use one of " + strings.Join(signals, ", ") + ". Nothing was stopped.")
@@ -196,7 +185,7 @@ func (t *Tools) Stop(ctx context.Context, rec *call.Record, how How) (left bool,
 }
 
 // graceOf is the time until KILL as the shell takes it: 0 is its default.
-func graceOf(h *How) time.Duration {
+func graceOf(h *command.Stop) time.Duration {
 	switch {
 	case h.Grace < 0:
 		return 0
@@ -207,7 +196,7 @@ func graceOf(h *How) time.Duration {
 }
 
 // takeStop gives how a call is to be stopped that was cancelled.
-func (t *Tools) takeStop(id call.ID) How {
+func (t *Tools) takeStop(id call.ID) command.Stop {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	how, ok := t.stops[id]

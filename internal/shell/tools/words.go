@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 )
 
 // keyNames are the keys of write_stdin, for people and models.
@@ -71,7 +72,7 @@ func join(parts ...string) string {
 
 // The sentences that a model gets again and again (SHELL §4). They say what not to
 // do and what to do next; what happened is in the line before.
-func goOn(id call.ID, n *Names) string {
+func goOn(id call.ID, n *command.Names) string {
 	return "Not finished: do not run it again, sleep or poll. Continue with other work; call " + n.Await + " with " + awaitArguments(id) + " when you need the result."
 }
 

@@ -40,27 +40,27 @@ func TestResultStrings(t *testing.T) {
 		rec     call.Record
 		st      *shell.Status
 		view    *spool.View
-		o       ShowOptions
+		o       command.ShowOptions
 		waiting bool
 	}{
 		{name: "starting", rec: record(call.End{}, 0), st: &shell.Status{State: shell.Starting}},
-		{name: "running", rec: record(call.End{}, 0), st: &runs, view: &spool.View{Text: "…", Next: 2114, Total: 2114}, o: ShowOptions{Why: command.ShowYield}},
+		{name: "running", rec: record(call.End{}, 0), st: &runs, view: &spool.View{Text: "…", Next: 2114, Total: 2114}, o: command.ShowOptions{Why: command.ShowYield}},
 		{name: "running, silent", rec: record(call.End{}, 0), st: &runs, view: &spool.View{}},
 		{name: "service", rec: record(call.End{}, 0), st: with(runs, func(s *shell.Status) { s.Service = true }), view: some},
-		{name: "ready", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: command.ShowReady}},
-		{name: "new output", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: command.ShowOutput}},
-		{name: "match", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: command.ShowMatch, Match: 7}},
-		{name: "waited out", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: command.ShowWaited}},
-		{name: "restarting", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Why: command.ShowLeft}},
-		{name: "joined", rec: record(call.End{}, 0), st: &runs, view: some, o: ShowOptions{Joined: true, Why: command.ShowYield}},
+		{name: "ready", rec: record(call.End{}, 0), st: &runs, view: some, o: command.ShowOptions{Why: command.ShowReady}},
+		{name: "new output", rec: record(call.End{}, 0), st: &runs, view: some, o: command.ShowOptions{Why: command.ShowOutput}},
+		{name: "match", rec: record(call.End{}, 0), st: &runs, view: some, o: command.ShowOptions{Why: command.ShowMatch, Match: 7}},
+		{name: "waited out", rec: record(call.End{}, 0), st: &runs, view: some, o: command.ShowOptions{Why: command.ShowWaited}},
+		{name: "restarting", rec: record(call.End{}, 0), st: &runs, view: some, o: command.ShowOptions{Why: command.ShowLeft}},
+		{name: "joined", rec: record(call.End{}, 0), st: &runs, view: some, o: command.ShowOptions{Joined: true, Why: command.ShowYield}},
 		{name: "waits for input", rec: record(call.End{}, 0), st: with(runs, func(s *shell.Status) { s.TTY = true }), view: some, waiting: true},
 		{name: "unsupervised", rec: record(call.End{}, 0), st: with(runs, func(s *shell.Status) { s.Unsupervised = true }), view: some},
 		{name: "ended, not on record yet", rec: record(call.End{}, 0), st: ptr(exited(0)), view: some},
 		{name: "exit 0", rec: record(exit(0), 41.3), st: ptr(exited(0)), view: some},
 		{name: "exit 1", rec: record(exit(1), 41.3), st: ptr(exited(1)), view: some},
 		{name: "no output", rec: record(exit(0), 41.3), st: ptr(exited(0)), view: &spool.View{}},
-		{name: "joined and ended", rec: record(exit(0), 41.3), st: ptr(exited(0)), view: some, o: ShowOptions{Joined: true}},
-		{name: "replayed", rec: record(exit(0), 41.3), st: ptr(exited(0)), view: some, o: ShowOptions{Replayed: true}},
+		{name: "joined and ended", rec: record(exit(0), 41.3), st: ptr(exited(0)), view: some, o: command.ShowOptions{Joined: true}},
+		{name: "replayed", rec: record(exit(0), 41.3), st: ptr(exited(0)), view: some, o: command.ShowOptions{Replayed: true}},
 		{name: "large", rec: record(exit(0), 41.3), st: ptr(exited(0)), view: &spool.View{Text: "head\n[… 1,234,567 bytes omitted — read_output cursor=9000]\ntail\n", Next: 1300000, Total: 1300000, Omitted: 1234567, Evicted: 99}},
 		{name: "descendants", rec: record(exit(0), 41.3), st: with(exited(0), func(s *shell.Status) { s.Descendants, s.TreeEnded = 2, time.Time{} }), view: some},
 		{name: "an output that is gone", rec: record(exit(3), 41.3), st: ptr(exited(3))},

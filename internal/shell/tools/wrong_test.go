@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/command"
 )
 
 var update = flag.Bool("update", false, "accept what the goldens differ in")
@@ -170,11 +171,11 @@ func TestNotAllowed(t *testing.T) {
 		t.Error("who sees the tools")
 	}
 	for _, tool := range []string{Exec, Parallel} {
-		if _, wrong := r.tools.Plan(t.Context(), &Ask{Principal: "bob", Tool: tool, Names: OwnNames}); !strings.Contains(wrong, `no scope "shell"`) {
+		if _, wrong := r.tools.Plan(t.Context(), &command.Ask{Principal: "bob", Tool: tool, Names: OwnNames}); !strings.Contains(wrong, `no scope "shell"`) {
 			t.Error(wrong)
 		}
 	}
-	if s := r.tools.Do(t.Context(), &Ask{Principal: "bob", Tool: Read, Names: OwnNames}); !s.IsError || !strings.Contains(s.Text[0], `no scope "shell"`) {
+	if s := r.tools.Do(t.Context(), &command.Ask{Principal: "bob", Tool: Read, Names: OwnNames}); !s.IsError || !strings.Contains(s.Text[0], `no scope "shell"`) {
 		t.Error(s.Text)
 	}
 }
