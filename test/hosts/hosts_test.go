@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,47 @@ func TestHandOff(t *testing.T) {
 				t.Errorf("the journal has %+v", all)
 			}
 			t.Logf("the model came to the result in %d turns", last+1)
+			r.explain(t)
+		})
+	}
+}
+
+// TestShell lets each host run a command in longcall's own shell that takes longer
+// than its yield: the model is told that it runs on, waits for it instead of
+// polling, and gets output and exit code of the one process (SHELL §5).
+func TestShell(t *testing.T) {
+	if os.Getenv("LONGCALL_HOSTS") != gateway {
+		t.Skip("it takes 1.3 GB of hosts, and longcall between: run `make hosts`")
+	}
+	dir := hosts.Install(t)
+	peers.Binary(t)
+	for _, h := range hosts.Hosts {
+		t.Run(h.Name, func(t *testing.T) {
+			t.Parallel()
+			root := t.TempDir()
+			r := &ran{model: hosts.NewModel(t)}
+			r.model.Tool = "exec_command"
+			r.model.Args = map[string]any{"command": "echo x >> ran; echo begun; sleep 9; echo done; exit 3"}
+			r.gw = peers.StartLongcall(t, fmt.Sprintf("shell: {enabled: true, roots: [%q]}\n", root))
+			r.tap = hosts.NewTap(t, r.gw.URL("shell"))
+			r.out = h.Run(t, hosts.Setup{Dir: dir, URL: r.tap.URL, Model: r.model.URL}, 3*time.Minute)
+			r.results = r.model.Results()
+			switch n := len(r.results); {
+			case n < 2:
+				t.Errorf("the model did not come from the yield to the end: %q", r.results)
+			case !strings.Contains(r.results[0], "Not finished: do not run it again") || strings.Contains(r.results[0], "exit 3"):
+				t.Errorf("at the yield the model was told %q", r.results[0])
+			// Claude Code shows its model the structured result only, the others the text.
+			case !strings.Contains(r.results[n-1], "exit 3 after 9.") && !strings.Contains(strings.ReplaceAll(r.results[n-1], `\`, ""), `"exit_code":3`) || !strings.Contains(r.results[n-1], "done"):
+				t.Errorf("at the end the model was told %q", r.results[n-1])
+			}
+			if b, err := os.ReadFile(filepath.Join(root, "ran")); string(b) != "x\n" {
+				t.Errorf("the command ran %q times, %v", b, err)
+			}
+			if all := r.gw.Calls(t); len(all) != 1 || all[0].Outcome != "completed" {
+				t.Errorf("the journal has %+v", all)
+			}
+			t.Logf("the model came to the end in %d turns", len(r.results))
 			r.explain(t)
 		})
 	}

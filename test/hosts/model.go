@@ -30,14 +30,16 @@ const lookEvery = 3
 // maxTurns bounds how often the scripted model asks for a tool.
 const maxTurns = 60
 
-// Model is a scripted model on loopback: it asks for one call of the tool. As
-// long as a result says that the call is still running, it awaits that call, as
+// Model is a scripted model on loopback: it asks for one call of Tool with Args. As
+// long as a result says that the call still runs, it awaits that call, as
 // the result tells it to, with a look at its calls now and then; then it says
 // what the tool gave. It speaks the model APIs of the four hosts:
 // Anthropic's messages, OpenAI's responses and chat completions, and Gemini's
 // generateContent.
 type Model struct {
-	URL string
+	URL  string
+	Tool string // ToolName unless a test says another before the host runs
+	Args map[string]any
 
 	mu      sync.Mutex
 	results []string // what came back from tools, as the host gave it to the model
@@ -51,7 +53,7 @@ func NewModel(t testing.TB) *Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &Model{URL: "http://" + ln.Addr().String()}
+	m := &Model{URL: "http://" + ln.Addr().String(), Tool: ToolName, Args: object{}}
 	srv := &http.Server{Handler: m, ReadHeaderTimeout: time.Minute}
 	done := make(chan struct{})
 	go func() {
@@ -123,7 +125,7 @@ var callID = regexp.MustCompile(`\bc_[a-z2-7]{26}\b`)
 // running is the id of the call that a tool result says is still running; empty
 // if it says no such thing.
 func running(result string) string {
-	if !strings.Contains(strings.ToLower(result), "still running") {
+	if low := strings.ToLower(result); !strings.Contains(low, "still running") && !strings.Contains(low, "not finished") {
 		return ""
 	}
 	return callID.FindString(result)
@@ -137,7 +139,7 @@ func (m *Model) next(tools []object, name func(object) string, results []string)
 	if len(results) > len(m.results) {
 		m.results = results
 	}
-	wanted, args := ToolName, object{}
+	wanted, args := m.Tool, m.Args
 	if n := len(results); n > 0 {
 		id := running(results[n-1])
 		if n > 1 && n%lookEvery == 1 { // it has just looked
@@ -151,9 +153,11 @@ func (m *Model) next(tools []object, name func(object) string, results []string)
 			wanted, args = listName, object{}
 		}
 	}
-	for _, t := range tools {
-		if strings.HasSuffix(name(t), wanted) {
-			return turn{tool: t, args: args}
+	for own := range 2 { // Codex has an exec_command of its own: those of servers come first
+		for _, t := range tools {
+			if strings.HasSuffix(name(t), wanted) && (own == 1 || name(t) != wanted || t["namespace"] != nil) {
+				return turn{tool: t, args: args}
+			}
 		}
 	}
 	return turn{say: "There is no tool " + wanted + "."}
