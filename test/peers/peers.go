@@ -48,8 +48,11 @@ func Ensure(t testing.TB, e Ecosystem) string {
 	case Go:
 		need(t, "go", "go", "version")
 		sdk := filepath.Join(src, "gosdk")
-		files := []string{"go.mod", "go.sum", "server/main.go", "client/main.go", "agent/main.go"}
-		return Install(t, string(e), in(sdk, files...), func(ctx context.Context, dir string) error {
+		files, err := filepath.Glob(filepath.Join(sdk, "*", "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Install(t, string(e), append(files, in(sdk, "go.mod", "go.sum")...), func(ctx context.Context, dir string) error {
 			return run(ctx, sdk, "go", "build", "-o", dir+string(filepath.Separator), "./...")
 		})
 	case Node:

@@ -1,5 +1,6 @@
 // Command client makes one tool call with the official Go SDK, and prints a
-// JSON line per event: exit 0 result, 3 tool error, 4 other error.
+// JSON line per event: exit 0 result, 3 tool error, 4 other error. With -plan it
+// carries out the steps of a plan instead, and its exit code is 0 whatever comes of them.
 package main
 
 import (
@@ -49,15 +50,23 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
+// options are what the command line says.
+type options struct {
+	url, era, tool, args, plan string
+	token                      bearer
+}
+
 func main() {
-	url := flag.String("url", "", "endpoint")
-	era := flag.String("era", "legacy", "legacy, modern or sse")
-	tool := flag.String("tool", "", "name of the tool")
-	args := flag.String("args", "{}", "its arguments")
-	token := flag.String("bearer", "", "bearer token")
+	var o options
+	flag.StringVar(&o.url, "url", "", "endpoint")
+	flag.StringVar(&o.era, "era", "legacy", "legacy, modern or sse")
+	flag.StringVar(&o.tool, "tool", "", "name of the tool")
+	flag.StringVar(&o.args, "args", "{}", "its arguments")
+	flag.StringVar(&o.plan, "plan", "", "steps to do instead, a JSON array")
+	flag.StringVar((*string)(&o.token), "bearer", "", "bearer token")
 	flag.Parse()
 	e := &events{start: time.Now()}
-	code, err := run(e, *url, *era, *tool, *args, bearer(*token))
+	code, err := run(e, o)
 	if err != nil {
 		e.say("error", map[string]any{"msg": err.Error()})
 		code = 4
@@ -65,30 +74,19 @@ func main() {
 	os.Exit(code)
 }
 
-func run(e *events, url, era, tool, args string, token bearer) (int, error) {
+func run(e *events, o options) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	client := mcp.NewClient(&mcp.Implementation{Name: "go", Version: "1.0.0"}, &mcp.ClientOptions{
-		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-			e.say("asked", map[string]any{"message": r.Params.Message})
-			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
-		},
-		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
-			e.say("asked", map[string]any{"message": "a model"})
-			return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "42"}}, nil
-		},
-		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
-			p := r.Params
-			e.say("progress", map[string]any{"progress": p.Progress, "total": p.Total, "message": p.Message, "token": p.ProgressToken})
-		},
-	})
+	h := newHearing(e)
+	client := mcp.NewClient(&mcp.Implementation{Name: "go", Version: "1.0.0"}, h.options(o.plan != ""))
+	client.AddReceivingMiddleware(h.acknowledgements)
 	version := "2025-11-25"
-	if era == "modern" {
+	if o.era == "modern" {
 		version = "2026-07-28"
 	}
-	var transport mcp.Transport = &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: token}}
-	if era == "sse" {
-		transport = &mcp.SSEClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: token}}
+	var transport mcp.Transport = &mcp.StreamableClientTransport{Endpoint: o.url, HTTPClient: &http.Client{Transport: o.token}}
+	if o.era == "sse" {
+		transport = &mcp.SSEClientTransport{Endpoint: o.url, HTTPClient: &http.Client{Transport: o.token}}
 	}
 	s, err := client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
@@ -106,21 +104,36 @@ func run(e *events, url, era, tool, args string, token bearer) (int, error) {
 	}
 	e.say("tools", map[string]any{"names": names})
 	e.begin()
-	p := &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(args)}
-	p.SetProgressToken("go-token")
-	r, err := s.CallTool(ctx, p)
+	if o.plan != "" {
+		p := plan{hearing: h, s: s, modern: o.era == "modern"}
+		return 0, p.run(ctx, o.plan)
+	}
+	r, err := call(ctx, s, o.tool, json.RawMessage(o.args), "go-token")
 	if err != nil {
 		return 0, err
 	}
+	e.say("result", map[string]any{"isError": r.IsError, "text": textOf(r)})
+	if r.IsError {
+		return 3, nil
+	}
+	return 0, nil
+}
+
+func call(ctx context.Context, s *mcp.ClientSession, tool string, args json.RawMessage, token string) (*mcp.CallToolResult, error) {
+	if args == nil {
+		args = json.RawMessage("{}")
+	}
+	p := &mcp.CallToolParams{Name: tool, Arguments: args}
+	p.SetProgressToken(token)
+	return s.CallTool(ctx, p)
+}
+
+func textOf(r *mcp.CallToolResult) string {
 	var texts []string
 	for _, c := range r.Content {
 		if c, ok := c.(*mcp.TextContent); ok {
 			texts = append(texts, c.Text)
 		}
 	}
-	e.say("result", map[string]any{"isError": r.IsError, "text": strings.Join(texts, "\n")})
-	if r.IsError {
-		return 3, nil
-	}
-	return 0, nil
+	return strings.Join(texts, "\n")
 }

@@ -51,6 +51,10 @@ func main() {
 	mcp.AddTool(server, &mcp.Tool{Name: "fail", Description: "Fails."}, fail)
 	mcp.AddTool(server, &mcp.Tool{Name: "slow", Description: "Takes its time."}, slow)
 	mcp.AddTool(server, &mcp.Tool{Name: "ask", Description: "Asks for a name, and a model for a number."}, ask)
+	mcp.AddTool(server, &mcp.Tool{Name: "elicit", Description: "Asks for a name."}, elicit)
+	mcp.AddTool(server, &mcp.Tool{Name: "sample", Description: "Asks a model."}, sample)
+	mcp.AddTool(server, &mcp.Tool{Name: "wait", Description: "Waits until it is cancelled."}, wait)
+	mcp.AddTool(server, &mcp.Tool{Name: "waited", Description: "Says what became of a wait."}, waited)
 	if *port == 0 {
 		log.Fatal(server.Run(context.Background(), &mcp.StdioTransport{}))
 	}
@@ -95,24 +99,6 @@ func say(ctx context.Context, r *mcp.CallToolRequest, a textArgs) (*mcp.CallTool
 	return text("said"), nil, nil
 }
 
-// ask asks in the way of the client's era: the SDK makes requests of the questions
-// where there are sessions.
-func ask(_ context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
-	name, ok := r.Params.InputResponses["name"].(*mcp.ElicitResult)
-	number, also := r.Params.InputResponses["number"].(*mcp.CreateMessageWithToolsResult)
-	if ok && also && len(number.Content) == 1 {
-		if said, is := number.Content[0].(*mcp.TextContent); is {
-			return text(fmt.Sprintf("%s %v, %s, %s", name.Action, name.Content["name"], said.Text, r.Params.RequestState)), nil, nil
-		}
-	}
-	return &mcp.CallToolResult{RequestState: "the server's own", InputRequests: mcp.InputRequestMap{
-		"name": &mcp.ElicitParams{Message: "Who?", RequestedSchema: map[string]any{
-			"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}},
-		}},
-		"number": &mcp.CreateMessageParams{MaxTokens: 5, Messages: []*mcp.SamplingMessage{{Role: "user", Content: &mcp.TextContent{Text: "A number?"}}}},
-	}}, nil, nil
-}
-
 func fail(_ context.Context, _ *mcp.CallToolRequest, a textArgs) (*mcp.CallToolResult, any, error) {
 	r := text(a.Text)
 	r.IsError = true
@@ -121,13 +107,8 @@ func fail(_ context.Context, _ *mcp.CallToolRequest, a textArgs) (*mcp.CallToolR
 
 func slow(ctx context.Context, r *mcp.CallToolRequest, a slowArgs) (*mcp.CallToolResult, any, error) {
 	for i := 1; i <= a.Steps; i++ {
-		if token := r.Params.GetProgressToken(); token != nil {
-			p := &mcp.ProgressNotificationParams{
-				ProgressToken: token, Progress: float64(i), Total: float64(a.Steps), Message: fmt.Sprintf("step %d", i),
-			}
-			if err := r.Session.NotifyProgress(ctx, p); err != nil {
-				return nil, nil, err
-			}
+		if err := report(ctx, r, i, a.Steps, fmt.Sprintf("step %d", i)); err != nil {
+			return nil, nil, err
 		}
 		select {
 		case <-time.After(time.Duration(a.Duration / float64(a.Steps) * float64(time.Millisecond))):
@@ -136,4 +117,13 @@ func slow(ctx context.Context, r *mcp.CallToolRequest, a slowArgs) (*mcp.CallToo
 		}
 	}
 	return text(fmt.Sprintf("slow finished %d steps", a.Steps)), nil, nil
+}
+
+// report reports progress, if the call has a token.
+func report(ctx context.Context, r *mcp.CallToolRequest, i, of int, message string) error {
+	token := r.Params.GetProgressToken()
+	if token == nil {
+		return nil
+	}
+	return r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(i), Total: float64(of), Message: message})
 }
