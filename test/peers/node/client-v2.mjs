@@ -1,12 +1,39 @@
-// One tool call with version 2 of the TypeScript SDK: a JSON line per event; exit 0 result, 3 tool error, 4 other error.
+// A client with version 2 of the TypeScript SDK: a JSON line per event; exit 0 result, 3 tool error, 4 other error.
 //   node client-v2.mjs --url URL --era legacy|modern --tool NAME --args JSON [--bearer TOKEN] [--timeout MS]
+//   node client-v2.mjs --url URL --era legacy|modern --plan JSON [--bearer TOKEN]
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
-import { args, begin, headers, patience, say, sayResult } from './common.mjs';
+import { args, begin, carryOut, elicited, headers, heard, patience, sampled, say, sayResult } from './common.mjs';
 
-const o = args('url', 'tool', 'args', 'bearer', 'era', 'timeout');
-const options = o.era === 'modern' ? { versionNegotiation: { mode: { pin: '2026-07-28' } } } : {};
-const client = new Client({ name: 'typescript-v2', version: '1.0.0' }, options);
+const o = args('url', 'tool', 'args', 'plan', 'bearer', 'era', 'timeout');
+const modern = o.era === 'modern';
+const changed = what => ({ onChanged: () => heard(`${what} changed`) });
+const client = new Client({ name: 'typescript-v2', version: '1.0.0' }, {
+  ...modern && { versionNegotiation: { mode: { pin: '2026-07-28' } } },
+  ...o.plan && {
+    capabilities: { elicitation: { form: {} }, sampling: {} },
+    listChanged: { prompts: changed('prompts'), tools: changed('tools') },
+  },
+});
 client.onerror = e => say('onerror', { msg: String(e.message) });
+if (o.plan) {
+  client.setRequestHandler('elicitation/create', r => elicited(r.params));
+  client.setRequestHandler('sampling/createMessage', r => sampled(r.params));
+  client.setNotificationHandler('notifications/resources/updated', n => heard(`updated ${n.params.uri}`));
+}
+
+const sdk = {
+  call: (s, options) => client.callTool({ name: s.tool, arguments: s.args ?? {} }, options),
+  names: async what => (what === 'tools' ? (await client.listTools()).tools : (await client.listPrompts()).prompts).map(x => x.name),
+  async subscribe(uri) {
+    if (modern) {
+      const s = await client.listen({ resourceSubscriptions: [uri] });
+      return () => s.close();
+    }
+    await client.subscribeResource({ uri });
+    return () => client.unsubscribeResource({ uri });
+  },
+};
+
 const transport = new StreamableHTTPClientTransport(new URL(o.url), { requestInit: { headers: headers(o) } });
 try {
   await client.connect(transport);
@@ -14,9 +41,13 @@ try {
   const { tools } = await client.listTools();
   say('tools', { names: tools.map(t => t.name) });
   begin();
-  const r = await client.callTool({ name: o.tool, arguments: JSON.parse(o.args) }, { onprogress: p => say('progress', p), ...patience(o) });
-  const code = sayResult(r);
-  if (o.era !== 'modern') await transport.terminateSession();
+  let code = 0;
+  if (o.plan) {
+    await carryOut(o.plan, sdk);
+  } else {
+    code = sayResult(await sdk.call({ tool: o.tool, args: JSON.parse(o.args) }, { onprogress: p => say('progress', p), ...patience(o) }));
+  }
+  if (!modern) await transport.terminateSession();
   await client.close();
   process.exit(code);
 } catch (e) {

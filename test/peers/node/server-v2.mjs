@@ -1,24 +1,73 @@
 // A tool server on version 2 of the TypeScript SDK: 2026-07-28, and before it with sessions.
-//   node server-v2.mjs --port N --era legacy|modern|both
+//   node server-v2.mjs [--port N] --era legacy|modern|both
+// Without a port it serves its standard input and output.
 import { createServer } from 'node:http';
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
-import { McpServer, createMcpHandler, isLegacyRequest } from '@modelcontextprotocol/server';
+import { McpServer, createMcpHandler, inputRequired, inputResponse, isLegacyRequest } from '@modelcontextprotocol/server';
+import { serveStdio } from '@modelcontextprotocol/server/stdio';
 import { NodeStreamableHTTPServerTransport, toNodeHandler, toWebRequest } from '@modelcontextprotocol/node';
-import { args, slow, text } from './common.mjs';
+import { args, slow, text, wait, waited } from './common.mjs';
 
 const o = args('port', 'era');
+const inputSchema = z.object({ text: z.string() });
+const name = z.object({ name: z.string() });
+
+const prompts = ['greet'];
+const live = new Set(); // servers that live longer than a request: of a session, or of a process
+const greet = (s, prompt) => s.registerPrompt(prompt, {}, () => ({ messages: [{ role: 'user', content: { type: 'text', text: `hello from ${prompt}` } }] }));
 
 function tools() {
-  const s = new McpServer({ name: 'typescript-v2', version: '1.0.0' });
-  s.registerTool('echo', { description: 'Says it back.', inputSchema: z.object({ text: z.string() }) }, async a => text(a.text));
-  s.registerTool('fail', { description: 'Fails.', inputSchema: z.object({ text: z.string() }) }, async a => text(a.text, true));
+  const s = new McpServer({ name: 'typescript-v2', version: '1.0.0' }, { capabilities: { resources: { subscribe: true } } });
+  s.registerTool('echo', { description: 'Says it back.', inputSchema }, async a => text(a.text));
+  s.registerTool('fail', { description: 'Fails.', inputSchema }, async a => text(a.text, true));
   s.registerTool('slow', { description: 'Takes its time.', inputSchema: z.object({ duration_ms: z.number(), steps: z.number() }) }, async (a, ctx) =>
     slow(a, async p => {
       const progressToken = ctx.mcpReq._meta?.progressToken;
       if (progressToken !== undefined) await ctx.mcpReq.notify({ method: 'notifications/progress', params: { progressToken, ...p } });
     }));
+  // In sessions, the SDK makes requests of what a tool asks for.
+  s.registerTool('elicit', { description: 'Asks for a name.', inputSchema }, async (a, ctx) => {
+    const r = inputResponse(ctx.mcpReq.inputResponses, 'who');
+    if (r.kind === 'elicit') return text(`${r.action} ${r.content?.name}`);
+    return inputRequired({ inputRequests: { who: inputRequired.elicit({ message: a.text, requestedSchema: name }) } });
+  });
+  s.registerTool('sample', { description: 'Asks a model.', inputSchema }, async (a, ctx) => {
+    const r = inputResponse(ctx.mcpReq.inputResponses, 'said');
+    if (r.kind === 'sampling') return text(`sampled ${r.result.content.text}`);
+    const messages = [{ role: 'user', content: { type: 'text', text: a.text } }];
+    return inputRequired({ inputRequests: { said: inputRequired.createMessage({ messages, maxTokens: 10 }) } });
+  });
+  s.registerTool('wait', { description: 'Waits to be cancelled.', inputSchema }, async (a, ctx) => wait(a.text, ctx.mcpReq.signal));
+  s.registerTool('waited', { description: 'Says what became of a wait.', inputSchema }, async a => waited(a.text));
+  s.registerTool('touch', { description: 'Says that a resource changed.', inputSchema }, async a => {
+    for (const l of live) if (l.wants(a.text)) await l.server.server.sendResourceUpdated({ uri: a.text });
+    modern.notify.resourceUpdated(a.text);
+    return text('touched');
+  });
+  s.registerTool('grow', { description: 'Adds a prompt.', inputSchema }, async a => {
+    prompts.push(a.text);
+    for (const l of live) greet(l.server, a.text); // which tells its client
+    modern.notify.promptsChanged();
+    return text('grown');
+  });
+  s.registerResource('first', 'note:///1', {}, async uri => ({ contents: [{ uri: uri.href, text: `this is ${uri.href}` }] }));
+  for (const p of prompts) greet(s, p);
   return s;
+}
+
+// lasting is a server that lives until its client is gone, and knows what its session subscribed to.
+function lasting({ era } = { era: 'legacy' }) {
+  const server = tools();
+  const uris = new Set();
+  if (era === 'legacy') {
+    server.server.setRequestHandler('resources/subscribe', r => { uris.add(r.params.uri); return {}; });
+    server.server.setRequestHandler('resources/unsubscribe', r => { uris.delete(r.params.uri); return {}; });
+  }
+  const entry = { server, wants: uri => era === 'modern' || uris.has(uri) }; // there, the SDK knows who listens to what
+  live.add(entry);
+  server.server.onclose = () => live.delete(entry);
+  return server;
 }
 
 const sessions = new Map();
@@ -32,16 +81,21 @@ async function legacy(req, res, body) {
     onsessioninitialized: id => sessions.set(id, transport),
     onsessionclosed: id => sessions.delete(id),
   });
-  await tools().connect(transport);
+  await lasting().connect(transport);
   await transport.handleRequest(req, res, body);
 }
 
-const modern = toNodeHandler(createMcpHandler(tools, { legacy: 'reject' }));
+const modern = createMcpHandler(tools, { legacy: 'reject' });
+const handle = toNodeHandler(modern);
 
-createServer(async (req, res) => {
-  let body = '';
-  for await (const d of req) body += d;
-  try { body = body ? JSON.parse(body) : undefined; } catch { return res.writeHead(400).end(); }
-  const old = o.era === 'legacy' || (o.era === 'both' && await isLegacyRequest(await toWebRequest(req, body), body));
-  await (old ? legacy : modern)(req, res, body);
-}).listen(+o.port, '127.0.0.1');
+if (o.port) {
+  createServer(async (req, res) => {
+    let body = '';
+    for await (const d of req) body += d;
+    try { body = body ? JSON.parse(body) : undefined; } catch { return res.writeHead(400).end(); }
+    const old = o.era === 'legacy' || (o.era === 'both' && await isLegacyRequest(await toWebRequest(req, body), body));
+    await (old ? legacy : handle)(req, res, body);
+  }).listen(+o.port, '127.0.0.1');
+} else {
+  serveStdio(lasting, { legacy: o.era === 'modern' ? 'reject' : 'serve' });
+}
