@@ -199,6 +199,9 @@ type Handler struct {
 	comebacks comebacks
 	own       ownResources // nil if there are none
 
+	lasting  context.Context // of what goes on beside requests
+	over     context.CancelFunc
+	wg       sync.WaitGroup
 	stopped  atomic.Bool
 	retire   sync.Once
 	stopping chan struct{} // closed when streams that are not a call's are to end
@@ -210,6 +213,7 @@ func New(opt Options) *Handler {
 		opt: opt, log: opt.Log, cursors: newCursorKey(), info: serverInfo(opt.Info),
 		stopping: make(chan struct{}),
 	}
+	h.lasting, h.over = context.WithCancel(context.Background())
 	var over context.CancelFunc
 	h.spent, over = context.WithCancel(context.Background())
 	over()
@@ -248,7 +252,9 @@ func (h *Handler) Stop() {
 		return
 	}
 	h.unwatch()
+	h.over()
 	h.sessions.clear()
+	h.wg.Wait()
 }
 
 // Retire ends the streams that are not a call's: their clients open them again

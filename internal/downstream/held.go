@@ -26,6 +26,7 @@ type held struct {
 type hold struct {
 	server string // its owner; empty while it is not known, and for one of ours
 	stop   func() // ends it; nil while it begins
+	again  bool   // it is of an earlier process, and still to be asked for
 }
 
 var errHeld = errors.New("you have " + strconv.Itoa(maxHeld) + " subscriptions, which is the limit; unsubscribe from some first")
@@ -60,7 +61,7 @@ func (h *held) begun(uri string, o *hold, stop func()) {
 	h.mu.Lock()
 	dropped := h.m[uri] != o
 	if !dropped {
-		o.stop = stop
+		o.stop, o.again = stop, false
 	}
 	h.mu.Unlock()
 	if dropped {
@@ -116,6 +117,14 @@ func (x *exchange) subscribeTo(ctx context.Context, h *held, uri string) error {
 	if o == nil {
 		return err
 	}
+	if err = x.hold(ctx, h, uri, o); err != nil {
+		h.drop(uri)
+	}
+	return err
+}
+
+// hold has a resource that room was made for told of by whoever has it.
+func (x *exchange) hold(ctx context.Context, h *held, uri string, o *hold) error {
 	if own := x.h.own; own != nil {
 		if stop, ok := own.watch(x, uri, func() { h.news.resource(uri, uri) }); ok {
 			h.begun(uri, o, stop)
@@ -123,7 +132,7 @@ func (x *exchange) subscribeTo(ctx context.Context, h *held, uri string) error {
 		}
 	}
 	who := x.caller()
-	err = errNoResource
+	err := errNoResource
 	owners, rest := x.owners(uri)
 	if len(owners) == 0 {
 		owners = rest // many servers take a subscription to whatever it is
@@ -141,7 +150,6 @@ func (x *exchange) subscribeTo(ctx context.Context, h *held, uri string) error {
 			break
 		}
 	}
-	h.drop(uri)
 	return err
 }
 
@@ -165,6 +173,7 @@ func (x *exchange) subscribeLegacy(m *mcp.Message, s *session) []byte {
 	uri, _ := mcp.String(m.URI.Of(m.Raw))
 	if m.Method == mcp.MethodUnsubscribe {
 		s.held.drop(uri)
+		x.h.sessions.keep(s)
 		return mcp.ResultResponse(id, []byte("{}"))
 	}
 	if s.id == "" {
@@ -176,6 +185,7 @@ func (x *exchange) subscribeLegacy(m *mcp.Message, s *session) []byte {
 	var rpc *mcp.RPCError
 	switch {
 	case err == nil:
+		x.h.sessions.keep(s)
 		return mcp.ResultResponse(id, []byte("{}"))
 	case errors.Is(err, errHeld):
 		return mcp.ErrorResponse(id, mcp.CodeInvalidParams, "Not subscribed: "+err.Error()+".", nil)
@@ -198,6 +208,8 @@ func (x *exchange) setLevel(m *mcp.Message, s *session) []byte {
 	}
 	if s.id != "" { // else there is no later
 		s.level.Store(int32(rank))
+		s.leveled.Store(true)
+		x.h.sessions.keep(s)
 		x.h.opt.Catalog.SetLevel(x.caller(), name)
 	}
 	return mcp.ResultResponse(id, []byte("{}"))

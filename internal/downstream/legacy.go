@@ -212,6 +212,7 @@ func (x *exchange) session(id []byte) *session {
 		return nil
 	}
 	x.enter(s)
+	x.h.takeUp(s)
 	if v, present, ok := only(x.r.Header, mcp.HeaderVersion); !ok || present && v != s.version {
 		s.done()
 		x.fail(http.StatusBadRequest, id, mcp.CodeInvalidRequest, "Mcp-Protocol-Version must be "+s.version+", which this session negotiated.", nil)

@@ -41,8 +41,13 @@ type session struct {
 	seen    listSet            // lists that it has read, so that a change concerns it
 	news    changes            // what the GET stream has to tell
 
-	held  held         // resources that it has subscribed to
-	level atomic.Int32 // lowest of log messages that it wants
+	held    held         // resources that it has subscribed to
+	level   atomic.Int32 // lowest of log messages that it wants
+	leveled atomic.Bool  // whether it has said so
+
+	store SessionStore // nil if nobody keeps it
+	caps  []byte       // StoredSession.Data
+	again bool         // of an earlier process: what it has asked for is still to be asked for; under mu
 }
 
 // inCall is a tools/call of the session. It holds the call's id only: an ended
@@ -74,7 +79,9 @@ type StoredSession struct {
 	Hash                               string // SHA-256 of the id, hex
 	Principal, Server, Version, Client string
 	Used                               time.Time
-	Data                               []byte // what its initialize said of the client's capabilities, raw; nil if that was more than 4 KiB
+	Level                              string   // of log messages that it wants; empty if it never said
+	Resources                          []string // that it has subscribed to; at most 16 KiB of them
+	Data                               []byte   // what its initialize said of the client's capabilities, raw; nil if that was more than 4 KiB
 }
 
 // SessionStore keeps sessions over restarts. Put, Touch and Drop do not wait.
@@ -137,8 +144,10 @@ func (ss *sessions) revive(id string) *session {
 	s := &session{
 		id: id, principal: b.Principal, server: b.Server, version: b.Version, client: b.Client, asks: askable(b.Data, b.Version),
 		used: b.Used, touched: b.Used, sweepAt: sweepCalls, seen: allLists, news: newChanges(),
+		store: ss.store, caps: b.Data,
 	}
 	s.held.news = &s.news
+	s.revive(&b)
 	s.news.list(allLists) // what it has read may be old
 	ss.m[id] = s
 	return s
@@ -179,13 +188,11 @@ func (ss *sessions) openIn(store SessionStore, principal, server, version, clien
 		return nil, false
 	}
 	ss.m[s.id] = s
-	if store != nil {
-		if len(caps) > maxCaps {
-			caps = nil
+	if s.store = store; store != nil {
+		if len(caps) <= maxCaps {
+			s.caps = caps
 		}
-		store.PutSession(StoredSession{
-			Hash: sessionHash(s.id), Principal: principal, Server: server, Version: version, Client: client, Used: s.used, Data: caps,
-		})
+		store.PutSession(s.stored())
 	}
 	return s, true
 }
