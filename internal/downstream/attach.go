@@ -24,7 +24,6 @@ type attachment struct {
 	modern   bool
 	logs     int  // lowest level of log messages that it wants
 	wantLogs bool // whether it wants any
-	visits   bool // a stateless one that can be asked to send its person to a page
 	policy   Decision
 	shell    bool          // the call is one of the shell
 	plan     *command.Plan // of the request that made such a call; nil for other readers

@@ -57,6 +57,23 @@ func (o offers) ttl() time.Duration {
 	return listTTL
 }
 
+// serves says whether a method of the protocol is there: what was not declared is
+// not. What longcall does by itself always is; so logging/setLevel: it leaves out what
+// is below, also of servers that log without having said so.
+func (o *offers) serves(method string) bool {
+	switch method {
+	case mcp.MethodPromptsList, mcp.MethodPromptsGet:
+		return o.prompts
+	case mcp.MethodResourcesList, mcp.MethodTemplatesList, mcp.MethodResourcesRead:
+		return o.resources
+	case mcp.MethodSubscribe, mcp.MethodUnsubscribe:
+		return o.subscribe
+	case mcp.MethodComplete:
+		return o.completions
+	}
+	return true
+}
+
 // lists are the lists that may change.
 func (o offers) lists() listSet {
 	set := listsOf(mcp.ListTools)

@@ -208,9 +208,10 @@ func textContent(s string, array bool) []byte {
 }
 
 // pages is the answer in place of an error by which a server of 2025-11-25 says that
-// the person has to visit a page first (SPEC §4.2): a stateless agent that can be
-// sent there is asked to, and one that does not know the code is told in words. nil
-// if the answer is another, or the agent knows what it means.
+// the person has to visit a page first, for an agent that does not know the code: it
+// is told in words. A stateless agent that can be sent there never sees the error: it
+// is a question by then (SPEC §4.2). nil if the answer is another, or the agent knows
+// what it means.
 func (a *attachment) pages(ev *call.Event) []byte {
 	if ev.End.Outcome != call.Failed || ev.End.Code != mcp.CodeURLElicitation || !a.modern && a.x.version >= mcp.V20251125 {
 		return nil
@@ -219,21 +220,7 @@ func (a *attachment) pages(ev *call.Event) []byte {
 	if len(urls) == 0 {
 		return nil
 	}
-	if a.visits && (a.read == nil || a.read.method != mcp.MethodComplete) {
-		b := []byte(`{"resultType":"input_required","inputRequests":{`)
-		for i, u := range urls {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(b, `"visit-`...)
-			b = strconv.AppendInt(b, int64(i+1), 10)
-			b = append(b, `":{"method":"elicitation/create","params":{"mode":"url","message":`...)
-			b = append(b, mcp.Quote(u.message)...)
-			b = append(append(append(b, `,"url":`...), mcp.Quote(u.url)...), `}}`...)
-		}
-		return mcp.ResultResponse(a.id, append(b, `}}`...))
-	}
-	lines := []string{"A person has to visit a page before this can be done, and this client cannot ask for it. Give the person the address, and try again when they have been there:"}
+	lines := []string{"A person has to visit a page before this can be done, and this client cannot ask for it. Give the person the address, and make the call again when they have been there:"}
 	for _, u := range urls {
 		lines = append(lines, oneLine(u.message+" "+u.url, 2000))
 	}
@@ -266,13 +253,6 @@ func pagesOf(body []byte) (all []page) {
 		}
 	}
 	return all
-}
-
-// canVisit says whether an agent of these capabilities can be asked to send its
-// person to a page.
-func canVisit(caps []byte) bool {
-	e := find(caps, 0, "elicitation")
-	return e.ok() && find(caps, e.val, "url").ok()
 }
 
 // ownFault is longcall's own answer to a request that is no tools/call: an error in

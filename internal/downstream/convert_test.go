@@ -88,8 +88,9 @@ func FuzzConvert(f *testing.F) {
 }
 
 // TestPages is SPEC §4.2: the error by which a server of 2025-11-25 sends the person
-// to a page is a question for a stateless agent that can be sent there; agents that
-// do not know the code are told in words; those that do get it as it is.
+// to a page is told in words to agents that do not know the code; those that do get
+// it as it is. That it is a question for a stateless agent that can be sent there is
+// the tool servers' side's to do.
 func TestPages(t *testing.T) {
 	r := newRig(t)
 	everything(r)
@@ -105,12 +106,6 @@ func TestPages(t *testing.T) {
 			return body
 		}
 		return d[len(d)-1]
-	}
-	question := `{"jsonrpc":"2.0","id":"i","result":{"resultType":"input_required","inputRequests":{"visit-1":{"method":"elicitation/create","params":{"mode":"url","message":"Pay first.","url":"https://pay.example/1"}}}}}`
-	for _, method := range []string{"tools/call", "prompts/get"} {
-		if got := ask(method, `"name":"work"`, visits); got != question {
-			t.Errorf("%s: %s", method, got)
-		}
 	}
 	complete := ask("completion/complete", `"ref":{"type":"ref/prompt","name":"ask"},"argument":{"name":"a","value":"b"}`, visits)
 	for what, got := range map[string]string{

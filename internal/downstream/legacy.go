@@ -69,6 +69,12 @@ func (x *exchange) serveSession(s *session, m *mcp.Message) *attachment {
 // legacyRequest serves a request of a session: it returns what a tool server has to
 // answer, started, or the answer itself.
 func (x *exchange) legacyRequest(m *mcp.Message, s *session) (*attachment, []byte) {
+	if kind, ok := listOf(m.Method); ok {
+		s.noteList(kind) // also if there is none: it is told when there is
+	}
+	if o := x.offers(); !o.serves(m.Method) {
+		return nil, noMethod(m)
+	}
 	switch {
 	case m.Method == mcp.MethodToolsCall:
 		return x.legacyCall(m, s)
@@ -95,7 +101,6 @@ func (x *exchange) notified(s *session, m *mcp.Message) {
 func (x *exchange) answerLegacy(s *session, m *mcp.Message) []byte {
 	id := m.ID.Of(m.Raw)
 	if kind, ok := listOf(m.Method); ok {
-		s.noteList(kind)
 		x.tasks = x.hasTasks(s)
 		return x.list(m, kind)
 	}
@@ -112,7 +117,12 @@ func (x *exchange) answerLegacy(s *session, m *mcp.Message) []byte {
 			return answer
 		}
 	}
-	return mcp.ErrorResponse(id, mcp.CodeMethodNotFound, "Method not found: "+oneLine(m.Method, 100), nil)
+	return noMethod(m)
+}
+
+// noMethod answers a request of a method that is not there.
+func noMethod(m *mcp.Message) []byte {
+	return mcp.ErrorResponse(m.ID.Of(m.Raw), mcp.CodeMethodNotFound, "Method not found: "+oneLine(m.Method, 100), nil)
 }
 
 // legacyCall starts a tools/call, or answers what is wrong with it.

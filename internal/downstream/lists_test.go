@@ -218,3 +218,61 @@ func TestListChanges(t *testing.T) {
 		r.stop()
 	})
 }
+
+// TestNotOffered: what no server of the endpoint has is not declared, and not there
+// (R-01, R-04, R-14, SPEC §5.2); while a server has not spoken it is. Who asked for such
+// a list is told when there is one.
+func TestNotOffered(t *testing.T) {
+	r := newRig(t)
+	c := r.serve()
+	c.open("/mcp", mcp.V20251125)
+	methods := map[string]string{
+		"prompts/list": `{}`, "prompts/get": `{"name":"x"}`, "resources/list": `{}`, "resources/templates/list": `{}`,
+		"resources/read": `{"uri":"x:1"}`, "completion/complete": `{"ref":{"type":"ref/prompt","name":"x"},"argument":{"name":"a","value":"b"}}`,
+		"resources/subscribe": `{"uri":"x:1"}`, "resources/unsubscribe": `{"uri":"x:1"}`,
+	}
+	ask := func(method, params string) (legacy, modernAnswer string, status int) {
+		t.Helper()
+		_, legacy = c.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`)
+		meta := `"_meta":{` + modernMeta + `}}`
+		if params != "{}" {
+			meta = "," + meta
+		}
+		name, _ := mcp.String(mcp.Value([]byte(params), "name"))
+		if uri, ok := mcp.String(mcp.Value([]byte(params), "uri")); ok {
+			name = uri
+		}
+		status, modernAnswer = c.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params[:len(params)-1]+meta+`}`, modern(method, name)...)
+		return legacy, modernAnswer, status
+	}
+	for method, params := range methods {
+		legacy, answer, status := ask(method, params)
+		if !strings.Contains(legacy, `"code":-32601`) {
+			t.Errorf("%s: %s", method, legacy)
+		}
+		if !strings.Contains(answer, `"code":-32601`) || status != 404 {
+			t.Errorf("%s: %d %s", method, status, answer)
+		}
+	}
+	r.mu.Lock()
+	r.caps["up"] = "" // it has not spoken
+	r.mu.Unlock()
+	for method, params := range methods {
+		legacy, answer, _ := ask(method, params)
+		if strings.Contains(legacy, `-32601,"message":"Method not found: `) || strings.Contains(answer, "Method not found: ") != strings.Contains(method, "subscribe") {
+			t.Errorf("%s of a server that has not spoken: %s %s", method, legacy, answer)
+		}
+	}
+	everything(r)
+	_, s := c.stream(t.Context(), "GET", "/mcp", "")
+	r.mu.Lock()
+	watch := r.watch
+	r.mu.Unlock()
+	watch("up", mcp.Change{List: mcp.ListPrompts})
+	for line := ""; !strings.Contains(line, "prompts/list_changed"); {
+		var err error
+		if line, err = s.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -52,15 +52,16 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 	}
 	x.version, x.q.Era = version, version
 	x.asks = askable(m.MetaCapabilities.Of(m.Raw), version)
-	extension := false
+	extension, known := false, true
 	switch m.Method {
 	case mcp.MethodDiscover, mcp.MethodToolsCall, mcp.MethodPromptsGet, mcp.MethodResourcesRead, mcp.MethodComplete, methodTasksGet, methodTasksUpdate, methodTasksCancel, mcp.MethodListen,
 		mcp.MethodToolsList, mcp.MethodPromptsList, mcp.MethodResourcesList, mcp.MethodTemplatesList:
 	default:
-		if extension = x.isRead(m.Method); extension {
-			break
-		}
-		x.fail(http.StatusNotFound, id, mcp.CodeMethodNotFound, "Method not found: "+oneLine(m.Method, 100), nil)
+		extension = x.isRead(m.Method)
+		known = extension
+	}
+	if o := x.offers(); !known || !o.serves(m.Method) {
+		x.writeJSON(http.StatusNotFound, noMethod(m))
 		return nil
 	}
 	if text := badParams(m); text != "" {

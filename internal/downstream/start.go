@@ -137,7 +137,6 @@ func (x *exchange) newAttachment(m *mcp.Message, d Decision) *attachment {
 		var l string
 		l, a.wantLogs = mcp.String(m.MetaLogLevel.Of(m.Raw))
 		a.logs, _ = level(l)
-		a.visits = canVisit(m.MetaCapabilities.Of(m.Raw))
 	}
 	return a
 }
