@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -248,6 +249,43 @@ func TestAsksApart(t *testing.T) {
 	close(release)
 	g.follow(first).want(t, call.Completed, "worked")
 	g.follow(second).want(t, call.Completed, "worked")
+}
+
+// TestAsksOnStreamOfNewSession: the first call of an agent that can be asked opens a
+// session, and a server that asks on the standalone stream has it when the call
+// comes; calls of agents that cannot be asked do not wait for it (P9).
+func TestAsksOnStreamOfNewSession(t *testing.T) {
+	for caps, want := range map[string]int{asksAll: 1, "": 0} {
+		t.Run(caps, func(t *testing.T) {
+			called := make(chan struct{})
+			var before atomic.Int32
+			up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{
+				"GET": func(c *wire.Conn, _ *wire.Request) {
+					select {
+					case <-called:
+					case <-time.After(100 * time.Millisecond):
+						before.Add(1)
+					}
+					c.SSE()
+				},
+				"tools/call": func(c *wire.Conn, r *wire.Request) {
+					close(called)
+					c.JSON(200, r.Text("worked"))
+				},
+			}})
+			g := newGateway(t, up.URL)
+			g.follow(g.askable(caps)).want(t, call.Completed, "worked")
+			up.WaitRequest("GET", 1, deadline)
+			if n := int(before.Load()); n != want {
+				t.Errorf("the stream was open before the call %d times, not %d", n, want)
+			}
+		})
+	}
+	t.Run("never opened", func(t *testing.T) {
+		up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"GET": wire.Hold}})
+		g := newGateway(t, up.URL)
+		g.follow(g.askable(asksAll)).want(t, call.Completed, "worked")
+	})
 }
 
 // TestAskSets: a server with sessions has a connection for each set of capabilities

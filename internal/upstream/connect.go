@@ -45,13 +45,16 @@ func (c *httpConn) session(ctx context.Context) (*session, error) {
 				ctx, cancel := context.WithTimeout(c.ctx, c.s.Limits.Connect)
 				defer cancel()
 				s, err := c.connect(ctx)
+				if s != nil && s.stream != nil {
+					c.wg.Go(s.stream.run)
+					if c.hooks.Capabilities != "" {
+						s.stream.await(ctx)
+					}
+				}
 				c.mu.Lock()
 				c.sess, c.err, c.dialing = s, err, nil
 				c.mu.Unlock()
 				close(done)
-				if s != nil && s.stream != nil {
-					s.stream.run()
-				}
 			})
 		}
 		dialing := c.dialing
@@ -242,7 +245,7 @@ func (c *httpConn) probe(ctx context.Context) (verdict string, said intro, err e
 		case mcp.CodeUnsupportedVersion:
 			// Only a modern server knows this code, but it may be one that serves
 			// sessions only here (Go SDK): it lists what it speaks.
-			if slices.ContainsFunc(supported(m.Error.Of(m.Raw)), func(v string) bool { return slices.Contains(mcp.ModernVersions, v) }) {
+			if hasModern(supported(m.Error.Of(m.Raw))) {
 				return "modern", said, nil
 			}
 			return "legacy", said, nil
@@ -258,17 +261,21 @@ func (c *httpConn) probe(ctx context.Context) (verdict string, said intro, err e
 	return verdict, said, nil
 }
 
-// eraOf reads a discover result. A server that answers it may still list
-// nothing but the revisions with sessions (Go SDK with sessions).
+// eraOf reads a discover result. Only a modern revision in it makes a server a
+// modern one: one with sessions only lists those (Go SDK), and a lenient one
+// answers whatever it does not know with an empty result.
 func eraOf(result []byte) string {
 	var d struct {
 		Versions []string `json:"supportedVersions"`
 	}
-	if json.Unmarshal(result, &d) == nil && len(d.Versions) > 0 &&
-		!slices.ContainsFunc(d.Versions, func(v string) bool { return slices.Contains(mcp.ModernVersions, v) }) {
-		return "legacy"
+	if json.Unmarshal(result, &d) == nil && hasModern(d.Versions) {
+		return "modern"
 	}
-	return "modern"
+	return "legacy"
+}
+
+func hasModern(versions []string) bool {
+	return slices.ContainsFunc(versions, func(v string) bool { return slices.Contains(mcp.ModernVersions, v) })
 }
 
 // supported reads data.supported of an error.

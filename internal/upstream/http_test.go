@@ -165,6 +165,9 @@ func TestProbe(t *testing.T) { // X-13
 		"rpc -32000": func(c *wire.Conn, r *wire.Request) {
 			c.JSON(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Server not initialized"}}`)
 		},
+		"empty result": func(c *wire.Conn, r *wire.Request) { // the suite's own servers, to whatever they do not know
+			c.JSON(200, `{"jsonrpc":"2.0","id":`+string(r.ID)+`,"result":{}}`)
+		},
 		"lists legacy only": func(c *wire.Conn, r *wire.Request) {
 			c.JSON(200, `{"jsonrpc":"2.0","id":`+string(r.ID)+`,"result":{"resultType":"complete","supportedVersions":["2025-11-25"],"capabilities":{}}}`)
 		},

@@ -22,16 +22,23 @@ const (
 	// progress came on the standalone stream and says that one is missing:
 	// server-everything 2025.8 sends it at the same moment as the result.
 	lastStep = 50 * time.Millisecond
+	// firstWord bounds how long a new session of agents that can be asked waits
+	// for the stream to open, once: servers on the TypeScript SDK put questions on
+	// it, and drop them while it is not there.
+	firstWord = 500 * time.Millisecond
 )
 
 // standalone is the session's own stream, on which some servers send the
-// progress of calls (Path B) and all send list changes. It is opened in the
-// background and no call ever waits for it (P9).
+// progress of calls (Path B) or their questions, and all send list changes. It is
+// opened in the background, and no call on a session that is in use waits for it (P9).
 type standalone struct {
 	c    *httpConn
 	sess *session
 	ctx  context.Context
 	stop context.CancelFunc
+
+	answered chan struct{} // closed when the server has answered the first GET, or was not reached
+	first    sync.Once     // closes it
 
 	mu     sync.Mutex
 	isOpen bool
@@ -39,9 +46,21 @@ type standalone struct {
 }
 
 func newStandalone(c *httpConn, sess *session) *standalone {
-	s := &standalone{c: c, sess: sess}
+	s := &standalone{c: c, sess: sess, answered: make(chan struct{})}
 	s.ctx, s.stop = context.WithCancel(c.ctx)
 	return s
+}
+
+// await waits until the server has said whether it offers the stream, at most
+// firstWord.
+func (s *standalone) await(ctx context.Context) {
+	wait := time.NewTimer(firstWord)
+	defer wait.Stop()
+	select {
+	case <-s.answered:
+	case <-wait.C:
+	case <-ctx.Done():
+	}
 }
 
 // open says whether the stream is up: its end would tell of the session's.
@@ -119,6 +138,7 @@ func (s *standalone) read(ctx context.Context, lastID *string) (again bool, retr
 		req.Header[mcp.HeaderLastEvent] = []string{*lastID}
 	}
 	resp, err := s.c.listener.Do(req)
+	s.first.Do(func() { close(s.answered) })
 	if err != nil {
 		return true, 0
 	}

@@ -42,22 +42,33 @@ var both = []string{
 	"prompts-list", "prompts-get-simple", "prompts-get-with-args", "prompts-get-embedded-resource", "prompts-get-with-image", "dns-rebinding-protection",
 }
 
+// InstallEverything builds what the official Go SDK has for the suite, everything-server
+// and everything-client, unless that was done before, and returns their folder.
+func InstallEverything(t testing.TB) string {
+	t.Helper()
+	sdk := filepath.Join(peers.Source(), "gosdk")
+	files := []string{filepath.Join(sdk, "go.mod"), filepath.Join(sdk, "go.sum")}
+	return peers.Install(t, "go-suite", files, func(ctx context.Context, dir string) error {
+		const commands = "github.com/modelcontextprotocol/go-sdk/conformance/everything-"
+		build := exec.CommandContext(ctx, "go", "build", "-o", dir+string(filepath.Separator), commands+"server", commands+"client")
+		build.Dir = sdk
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build the SDK's server and client: %w\n%s", err, out)
+		}
+		return nil
+	})
+}
+
 // StartEverything starts the official Go SDK's server for the suite, with sessions
 // up to 2025-11-25 or stateless, until the test's cleanup.
 func StartEverything(t testing.TB, stateless bool) (url string) {
 	t.Helper()
-	sdk := filepath.Join(peers.Source(), "gosdk")
-	dir := peers.Install(t, "go-everything", []string{filepath.Join(sdk, "go.mod"), filepath.Join(sdk, "go.sum")}, func(ctx context.Context, dir string) error {
-		build := exec.CommandContext(ctx, "go", "build", "-o", dir+string(filepath.Separator), "github.com/modelcontextprotocol/go-sdk/conformance/everything-server")
-		build.Dir = sdk
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build the SDK's server: %w\n%s", err, out)
-		}
-		return nil
-	})
 	port := peers.FreePort(t)
 	address := "127.0.0.1:" + strconv.Itoa(port)
-	p := peers.Start(t, peers.Command{Path: filepath.Join(dir, "everything-server"), Args: []string{"-http", address, "-stateless=" + strconv.FormatBool(stateless)}})
+	p := peers.Start(t, peers.Command{
+		Path: filepath.Join(InstallEverything(t), "everything-server"),
+		Args: []string{"-http", address, "-stateless=" + strconv.FormatBool(stateless)},
+	})
 	p.Listening(t, port)
 	return "http://" + address
 }

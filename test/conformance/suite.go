@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,15 +72,24 @@ func Install(t testing.TB) string {
 	return peers.Install(t, "conformance", files, func(ctx context.Context, dir string) error { return peers.NPM(ctx, dir, src) })
 }
 
-// Scenario runs one scenario against an endpoint; more are arguments of the suite.
+// Scenario runs one scenario for servers against an endpoint; more are arguments of the suite.
 func Scenario(t testing.TB, dir, name, url string, more ...string) Outcome {
 	t.Helper()
+	o, _ := scenario(t, dir, nil, append([]string{"server", "--url", url, "--scenario", name, "--timeout", "40000"}, more...)...)
+	return o
+}
+
+// suite are the first arguments of Node.js for the suite that is installed in a folder.
+func suite(dir string) []string {
+	return []string{"--import", filepath.Join(source(), "hook.mjs"), filepath.Join(dir, "node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")}
+}
+
+// scenario runs the suite and returns what it noted of its only scenario, and what it printed.
+func scenario(t testing.TB, dir string, env []string, args ...string) (Outcome, string) {
+	t.Helper()
 	out := t.TempDir()
-	args := append([]string{
-		"--import", filepath.Join(source(), "hook.mjs"), filepath.Join(dir, "node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js"),
-		"server", "--url", url, "--scenario", name, "--timeout", "40000", "--output-dir", out,
-	}, more...)
-	stdout, stderr, _ := peers.Output(t, 3*time.Minute, peers.Command{Path: "node", Args: args})
+	args = slices.Concat(suite(dir), args, []string{"--output-dir", out})
+	stdout, stderr, _ := peers.Output(t, 3*time.Minute, peers.Command{Path: "node", Args: args, Env: env})
 	found, err := filepath.Glob(filepath.Join(out, "*", "checks.json"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("the suite left %v\n%s%s", found, stdout, stderr)
@@ -92,5 +102,5 @@ func Scenario(t testing.TB, dir, name, url string, more ...string) Outcome {
 	if err := json.Unmarshal(raw, &o.Checks); err != nil {
 		t.Fatalf("the suite wrote %q: %v", strings.TrimSpace(o.Raw), err)
 	}
-	return o
+	return o, stdout + stderr
 }
