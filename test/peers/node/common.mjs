@@ -33,6 +33,31 @@ export async function wait(key, signal) {
 }
 export const waited = key => text(waits.get(key) ?? 'none');
 
+// A process has the same prompts in each of its servers. Those that live longer than one request are
+// live; each says which resources its client wants to hear of.
+export const prompts = ['greet'];
+const live = new Set();
+export const greet = (server, prompt) => server.registerPrompt(prompt, {}, () => (
+  { messages: [{ role: 'user', content: { type: 'text', text: `hello from ${prompt}` } }] }));
+
+export function lives(server, wants) {
+  const entry = { server, wants };
+  live.add(entry);
+  server.server.onclose = () => live.delete(entry);
+  return server;
+}
+
+export async function touch(uri) {
+  for (const l of live) if (l.wants(uri)) await l.server.server.sendResourceUpdated({ uri });
+  return text('touched');
+}
+
+export function grow(prompt) {
+  prompts.push(prompt);
+  for (const l of live) greet(l.server, prompt); // which tells its client
+  return text('grown');
+}
+
 // Client side: one JSON line per event, with the seconds since the call began.
 let start = Date.now();
 export const begin = () => { start = Date.now(); };

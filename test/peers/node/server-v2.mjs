@@ -7,15 +7,11 @@ import { z } from 'zod';
 import { McpServer, createMcpHandler, inputRequired, inputResponse, isLegacyRequest } from '@modelcontextprotocol/server';
 import { serveStdio } from '@modelcontextprotocol/server/stdio';
 import { NodeStreamableHTTPServerTransport, toNodeHandler, toWebRequest } from '@modelcontextprotocol/node';
-import { args, slow, text, wait, waited } from './common.mjs';
+import { args, greet, grow, lives, prompts, slow, text, touch, wait, waited } from './common.mjs';
 
 const o = args('port', 'era');
 const inputSchema = z.object({ text: z.string() });
 const name = z.object({ name: z.string() });
-
-const prompts = ['greet'];
-const live = new Set(); // servers that live longer than a request: of a session, or of a process
-const greet = (s, prompt) => s.registerPrompt(prompt, {}, () => ({ messages: [{ role: 'user', content: { type: 'text', text: `hello from ${prompt}` } }] }));
 
 function tools() {
   const s = new McpServer({ name: 'typescript-v2', version: '1.0.0' }, { capabilities: { resources: { subscribe: true } } });
@@ -41,15 +37,13 @@ function tools() {
   s.registerTool('wait', { description: 'Waits to be cancelled.', inputSchema }, async (a, ctx) => wait(a.text, ctx.mcpReq.signal));
   s.registerTool('waited', { description: 'Says what became of a wait.', inputSchema }, async a => waited(a.text));
   s.registerTool('touch', { description: 'Says that a resource changed.', inputSchema }, async a => {
-    for (const l of live) if (l.wants(a.text)) await l.server.server.sendResourceUpdated({ uri: a.text });
     modern.notify.resourceUpdated(a.text);
-    return text('touched');
+    return touch(a.text);
   });
   s.registerTool('grow', { description: 'Adds a prompt.', inputSchema }, async a => {
-    prompts.push(a.text);
-    for (const l of live) greet(l.server, a.text); // which tells its client
+    const r = grow(a.text);
     modern.notify.promptsChanged();
-    return text('grown');
+    return r;
   });
   s.registerResource('first', 'note:///1', {}, async uri => ({ contents: [{ uri: uri.href, text: `this is ${uri.href}` }] }));
   for (const p of prompts) greet(s, p);
@@ -64,10 +58,7 @@ function lasting({ era } = { era: 'legacy' }) {
     server.server.setRequestHandler('resources/subscribe', r => { uris.add(r.params.uri); return {}; });
     server.server.setRequestHandler('resources/unsubscribe', r => { uris.delete(r.params.uri); return {}; });
   }
-  const entry = { server, wants: uri => era === 'modern' || uris.has(uri) }; // there, the SDK knows who listens to what
-  live.add(entry);
-  server.server.onclose = () => live.delete(entry);
-  return server;
+  return lives(server, uri => era === 'modern' || uris.has(uri)); // there, the SDK knows who listens to what
 }
 
 const sessions = new Map();
