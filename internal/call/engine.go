@@ -11,7 +11,7 @@ import (
 )
 
 // Observer is told about calls as they pass, for log lines, metrics and spans.
-// Its methods must not block.
+// Its methods must not block, and keep no record.
 type Observer interface {
 	CallStarted(r *Record)
 	// CallResumed comes instead for a call of an earlier process that runs on.

@@ -3,6 +3,7 @@ package call
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -132,12 +133,18 @@ func (x *Exec) FirstByte() {
 		return
 	}
 	c.rec.FirstByte = time.Now()
-	r := c.rec
+	r := copies.Get().(*Record)
+	*r = c.rec
 	c.mu.Unlock()
 	if o := c.e.opt.Observer; o != nil {
-		o.CallAnswered(&r)
+		o.CallAnswered(r)
 	}
+	*r = Record{}
+	copies.Put(r)
 }
+
+// copies are lent to CallAnswered.
+var copies = sync.Pool{New: func() any { return new(Record) }}
 
 // Note tells the record in plain words what happened on the way.
 func (x *Exec) Note(format string, args ...any) {

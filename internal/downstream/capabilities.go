@@ -59,17 +59,18 @@ func (o offers) ttl() time.Duration {
 
 // serves says whether a method of the protocol is there: what was not declared is
 // not. What longcall does by itself always is; so logging/setLevel: it leaves out what
-// is below, also of servers that log without having said so.
-func (o *offers) serves(method string) bool {
+// is below, also of servers that log without having said so. A tool call asks no
+// server.
+func (x *exchange) serves(method string) bool {
 	switch method {
 	case mcp.MethodPromptsList, mcp.MethodPromptsGet:
-		return o.prompts
+		return x.offers().prompts
 	case mcp.MethodResourcesList, mcp.MethodTemplatesList, mcp.MethodResourcesRead:
-		return o.resources
+		return x.offers().resources
 	case mcp.MethodSubscribe, mcp.MethodUnsubscribe:
-		return o.subscribe
+		return x.offers().subscribe
 	case mcp.MethodComplete:
-		return o.completions
+		return x.offers().completions
 	}
 	return true
 }

@@ -243,6 +243,9 @@ func (x *exchange) ownDigest(body []byte, except ...call.ID) []byte {
 
 // tellDigested records that the digest got out; if it did not, it is told again.
 func (x *exchange) tellDigested(out bool) {
+	if len(x.digested) == 0 {
+		return
+	}
 	ctx := context.WithoutCancel(x.r.Context())
 	for i := range x.digested {
 		id := x.digested[i].ID

@@ -72,7 +72,7 @@ func (x *exchange) legacyRequest(m *mcp.Message, s *session) (*attachment, []byt
 	if kind, ok := listOf(m.Method); ok {
 		s.noteList(kind) // also if there is none: it is told when there is
 	}
-	if o := x.offers(); !o.serves(m.Method) {
+	if !x.serves(m.Method) {
 		return nil, noMethod(m)
 	}
 	switch {

@@ -60,7 +60,7 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 		extension = x.isRead(m.Method)
 		known = extension
 	}
-	if o := x.offers(); !known || !o.serves(m.Method) {
+	if !known || !x.serves(m.Method) {
 		x.writeJSON(http.StatusNotFound, noMethod(m))
 		return nil
 	}

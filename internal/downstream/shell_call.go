@@ -222,7 +222,7 @@ const callScheme = "longcall://calls/"
 func (x *exchange) tellTold() {
 	out := x.out.err == nil && x.out.status != 0
 	x.tellDigested(out)
-	if !out {
+	if !out || len(x.told) == 0 {
 		return
 	}
 	ctx := context.WithoutCancel(x.r.Context())
