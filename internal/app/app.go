@@ -150,7 +150,11 @@ func New(o Options) (_ *App, err error) {
 	a.onStop("journal", func(context.Context) error { return a.journal.Close() })
 	a.tel.SetJournal(a.journalStats)
 
-	a.pool = upstream.NewPool(upstream.Options{Dir: c.State, Log: o.Log, Observer: a.tel})
+	key, err := streamKey(c.State)
+	if err != nil {
+		return nil, err
+	}
+	a.pool = upstream.NewPool(upstream.Options{Dir: c.State, Key: key, Log: o.Log, Observer: a.tel})
 	a.onStop("tool servers", func(ctx context.Context) error { a.pool.Stop(ctx); return nil })
 	a.pool.SetServers(servers(c, a.snap.Load().rules))
 
@@ -179,10 +183,6 @@ func New(o Options) (_ *App, err error) {
 		o.Log.Warn("calls of the last run were closed: their outcome is unknown", "calls", lost)
 	}
 
-	key, err := streamKey(c.State)
-	if err != nil {
-		return nil, err
-	}
 	a.handler = downstream.New(downstream.Options{
 		Anonymous: a.opt.NoAuth,
 		Key:       key, Epoch: a.journal.Epoch(), Sessions: sessions{a.journal},

@@ -284,8 +284,11 @@ func (r *runner) Resumable(rec *call.Record) bool {
 	return r.pool.Resumable(rec)
 }
 
-// Leaves says that a command loses nothing if it is left at once.
-func (r *runner) Leaves(rec *call.Record) bool { return r.isCommand(rec.Server) }
+// Leaves says that a command loses nothing if it is left at once, and what of the
+// pool's does.
+func (r *runner) Leaves(rec *call.Record) bool {
+	return r.isCommand(rec.Server) || r.pool.Leaves(rec)
+}
 
 // use puts a config in force, with the wraps over it. a.reload is held.
 func (a *App) use(c *config.Config) {

@@ -265,8 +265,13 @@ type Record struct {
 	// lives, and carries it to its end. A log sets it in Running.
 	Alive bool
 	// Address and Cursor are the last ones of the call's events. A log sets them
-	// in Running only; while a call runs, the engine keeps its Address.
+	// in Running only; while a call runs, the engine keeps its Address. An empty
+	// Address is none.
 	Address, Cursor []byte
+	// Asking is since when it has waited for an answer; zero if it does not. A log
+	// sets it in Running only: the last of the call's KindAsk and KindAnswer events
+	// is an ask of something.
+	Asking time.Time
 	// Cancel is the body of its KindCancelRequested; nil if nobody asked. A log
 	// sets it in Running only.
 	Cancel []byte
@@ -324,6 +329,8 @@ type Log interface {
 	// return it survives a crash. A call that is not running gives
 	// ErrNotRunning.
 	Finish(ctx context.Context, r *Record, e Event) error
+	// Flush returns when all that was appended before survives a crash.
+	Flush(ctx context.Context) error
 	// Deliver notes how an attachment ended. It does not wait.
 	Deliver(d Delivery)
 	// Read returns events after seq, oldest first, up to about max bytes of
@@ -333,8 +340,8 @@ type Log interface {
 	// Get returns a call, or ErrUnknown.
 	Get(ctx context.Context, id ID) (*Record, error)
 	// Running returns the calls that are not ended and whose owner's epoch is
-	// lower than the given one, with Alive, Address, Cursor, Cancel, Seq and
-	// HandedOff as stored.
+	// lower than the given one, with Alive, Address, Cursor, Asking, Cancel, Seq
+	// and HandedOff as stored.
 	Running(ctx context.Context, epoch uint64) ([]Record, error)
 	// Adopt makes r.Epoch the owner of a running call, if from still is
 	// (compare and set); else it gives ErrNotRunning. On return it survives a

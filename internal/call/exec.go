@@ -47,17 +47,32 @@ func (x *Exec) Dispatched() error {
 // answered that it is not done without what it asked for: it goes with the answers,
 // and is no second run. It fails if nothing was asked before, or if the call's
 // context is done.
+//
+// The Address that the call had is void from here on, and stored as such before
+// Again returns: no later process asks once more for answers that have left.
 func (x *Exec) Again() error {
 	c := x.c
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	switch {
 	case c.rec.Dispatched.IsZero():
+		c.mu.Unlock()
 		return fmt.Errorf("call %s was not dispatched: it cannot go on", x.ID)
 	case x.ctx.Err() != nil:
+		c.mu.Unlock()
 		return context.Cause(x.ctx)
 	}
 	c.appendLocked(Event{Kind: KindNote, Hole: -1, Body: []byte("The request was made again with the answers, as the tool server asked.")})
+	placed := len(c.rec.Address) > 0 && c.stored
+	if placed {
+		c.appendLocked(Event{Kind: KindAddress, Hole: -1, Body: []byte{}})
+	}
+	c.mu.Unlock()
+	if placed {
+		ctx, cancel := context.WithTimeout(x.ctx, c.e.opt.CreateWait)
+		defer cancel()
+		// A log that fails does not hold a call up that runs.
+		_ = c.e.log.Flush(ctx)
+	}
 	return nil
 }
 

@@ -101,6 +101,15 @@ func (l *fakeLog) commitLocked(id ID) {
 	}
 }
 
+func (l *fakeLog) Flush(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id := range l.recs {
+		l.commitLocked(id)
+	}
+	return nil
+}
+
 func (l *fakeLog) Deliver(d Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -174,8 +174,11 @@ func (e *Engine) resumable(r *Record) bool {
 // giveUp ends a call that nobody can go on with.
 func (e *Engine) giveUp(ctx context.Context, r *Record) error {
 	end := End{Outcome: Interrupted, By: byRestart, Text: "Outcome unknown: longcall stopped while the call ran. It may have taken effect: check before you call it again."}
-	if r.Dispatched.IsZero() {
+	switch {
+	case r.Dispatched.IsZero():
 		end.Text = "Outcome unknown: longcall stopped before it noted that the request had left. It may have taken effect: check before you call it again."
+	case !r.Asking.IsZero():
+		end.Text = "Outcome unknown: longcall stopped while the tool waited for an answer to its question. The question is lost, and your answer was not delivered. What the tool had done by then may have taken effect: check before you call it again. A new call, made without requestState, is asked anew."
 	}
 	r.Seq++
 	r.End, r.Ended = end, time.Now()
@@ -248,7 +251,11 @@ func (e *Engine) takeOver(r *Record) *Call {
 		c.cancelled = true
 		c.cancel(&Cause{End{Outcome: Cancelled, By: by, Text: text}})
 	}
-	if f := e.opt.Orphan; f != nil && !c.rec.HandedOff && c.readers == 0 {
+	if !r.Asking.IsZero() { // its time stood still (SPEC §2.4)
+		c.waited = time.Since(r.Asking)
+	}
+	// Who was told a question comes back with the answer.
+	if f := e.opt.Orphan; f != nil && !c.rec.HandedOff && r.Asking.IsZero() && c.readers == 0 {
 		if after := f(&c.rec); after >= 0 {
 			c.leaveAlone(after)
 		}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,9 +39,13 @@ type asks struct {
 	// call's record. Neither is called with mu held.
 	say  func(ctx context.Context, message []byte) error
 	note func(format string, args ...any)
+	// settled is told when a question is over, its answer sent; nil if nobody keeps
+	// what is open. It is not called with mu held.
+	settled func()
 
 	mu     sync.Mutex
 	open   []*ask
+	leaves []*ask // those whose answers are on their way
 	bytes  int
 	last   map[string]int // number of the last key by what it begins with
 	closed bool
@@ -94,6 +99,12 @@ func (a *asks) request(m *mcp.Message) (refused []byte, why string) {
 	q.key = a.name(m)
 	a.open = append(a.open, q)
 	a.bytes += len(q.request)
+	a.show()
+	return nil, ""
+}
+
+// show asks what is open, and has somebody wait for it. a.mu is held.
+func (a *asks) show() {
 	a.x.Ask(a.shown(), nil)
 	if a.quit == nil {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -104,7 +115,6 @@ func (a *asks) request(m *mcp.Message) (refused []byte, why string) {
 	case a.more <- struct{}{}:
 	default:
 	}
-	return nil, ""
 }
 
 // noParent refuses a request that belongs to no single call of ours: then nobody
@@ -160,16 +170,22 @@ func inputRequest(m *mcp.Message) ([]byte, error) {
 // name is a key of ours for a request: the same again for the same request, should
 // the server's stream bring it again to a process after ours. a.mu is held.
 func (a *asks) name(m *mcp.Message) string {
-	kind := map[string]string{mcp.MethodElicit: "elicitation", mcp.MethodSample: "sampling", mcp.MethodRoots: "roots"}[m.Method]
-	key := kind + "-" + keyOf(m.ID.Of(m.Raw))
+	key, n := a.count(m.Method, m.ID.Of(m.Raw))
+	if n > 1 { // an id that was used before
+		key += "-" + strconv.Itoa(n)
+	}
+	return key
+}
+
+// count counts the requests of a method under one id; a.mu is held.
+func (a *asks) count(method string, id []byte) (key string, n int) {
+	kind := map[string]string{mcp.MethodElicit: "elicitation", mcp.MethodSample: "sampling", mcp.MethodRoots: "roots"}[method]
+	key = kind + "-" + keyOf(id)
 	if a.last == nil {
 		a.last = map[string]int{}
 	}
 	a.last[key]++
-	if n := a.last[key]; n > 1 { // an id that was used before
-		key += "-" + strconv.Itoa(n)
-	}
-	return key
+	return key, a.last[key]
 }
 
 // keyOf makes a part of a key of a raw id: itself, if it is short and plain, else
@@ -230,6 +246,9 @@ func (a *asks) withdraw(id []byte) (ok bool) {
 	q := a.remove(i)
 	a.x.Ask(a.shown(), nil)
 	a.mu.Unlock()
+	if a.settled != nil {
+		a.settled()
+	}
 	a.note("The tool server took its %s back before it was answered.", q.method)
 	return true
 }
@@ -309,6 +328,7 @@ func (a *asks) answer(ctx context.Context, responses []byte) {
 		for i := range a.open {
 			if a.open[i].key == m.Name {
 				q = a.remove(i)
+				a.leaves = append(a.leaves, q)
 				break
 			}
 		}
@@ -335,7 +355,17 @@ func (q *ask) response(answer []byte) []byte {
 }
 
 func (a *asks) send(ctx context.Context, q *ask, message []byte) {
-	if err := a.say(ctx, message); err != nil && ctx.Err() == nil {
+	err := a.say(ctx, message)
+	if ctx.Err() != nil {
+		return
+	}
+	a.mu.Lock()
+	a.leaves = slices.DeleteFunc(a.leaves, func(l *ask) bool { return l == q })
+	a.mu.Unlock()
+	if a.settled != nil {
+		a.settled()
+	}
+	if err != nil {
 		a.note("The answer to the tool server's %s could not be delivered: %v.", q.method, rootCause(err))
 	}
 }
@@ -412,6 +442,7 @@ func (a *asks) tick(ctx context.Context) {
 		case l >= 0 && now.Sub(q.since) >= l:
 			waits = l
 			expired = append(expired, a.remove(i))
+			a.leaves = append(a.leaves, expired[len(expired)-1])
 			i--
 		case q.token != nil && now.Sub(q.told) >= thinkEvery:
 			q.told = now

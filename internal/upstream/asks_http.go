@@ -27,7 +27,19 @@ func (x *exchange) takeRequest(m *mcp.Message, cursor []byte) {
 	}
 	x.mu.Lock()
 	x.touch()
+	if refused == nil && why == "" && x.addressed && !x.tasked {
+		x.keepAddress(cursor)
+	}
 	x.mu.Unlock()
+}
+
+// keepOpen stores what is still asked with the call's address, if it has one.
+func (x *exchange) keepOpen() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.addressed && !x.tasked && !x.over {
+		x.keepAddress(nil)
+	}
 }
 
 // withdrawn takes a notifications/cancelled of the server.
@@ -50,7 +62,7 @@ func (x *exchange) questions() *asks {
 		return nil
 	}
 	if x.asks == nil {
-		x.asks = &asks{x: x.exec, caps: []byte(x.caps), note: x.note, say: func(ctx context.Context, b []byte) error {
+		x.asks = &asks{x: x.exec, caps: []byte(x.caps), note: x.note, settled: x.keepOpen, say: func(ctx context.Context, b []byte) error {
 			err := x.c.deliver(ctx, x.sess, b)
 			x.mu.Lock()
 			x.touch() // it is the server's turn again
@@ -75,9 +87,21 @@ func (c *httpConn) carried(ctx context.Context, x *call.Exec, e *exchange) call.
 //
 //go:noinline
 func (c *httpConn) rounds(ctx context.Context, x *call.Exec, e *exchange) call.Answer {
-	r := &rounds{x: x, caps: e.caps, spec: e.kept}
+	r := &rounds{x: x, caps: e.caps, spec: e.kept, hooks: &c.hooks}
+	r.place = address{URL: c.digest, Version: mcp.LatestModern}
+	if !e.sess.isModern {
+		r.place.Version = e.sess.version
+	}
+	return c.goRounds(ctx, r, e.question)
+}
+
+// goRounds asks q, and what the server asks after it.
+//
+//go:noinline
+func (c *httpConn) goRounds(ctx context.Context, r *rounds, q *question) call.Answer {
+	x := r.x
 	for {
-		more, end := r.next(ctx, e.question)
+		more, end := r.next(ctx, q)
 		if end != nil {
 			return *end
 		}
@@ -89,8 +113,8 @@ func (c *httpConn) rounds(ctx context.Context, x *call.Exec, e *exchange) call.A
 			return inRound(failed("Not started: the tool server %q speaks another transport now.", c.s.Name))
 		}
 		next.round = true
-		e = next
-		if a := e.carry(ctx, (*exchange).exchange); e.question == nil {
+		a := next.carry(ctx, (*exchange).exchange)
+		if q = next.question; q == nil {
 			return inRound(a)
 		}
 	}

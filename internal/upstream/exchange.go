@@ -156,7 +156,7 @@ func (c *httpConn) prepare(ctx context.Context, x *call.Exec, spec *call.Spec, m
 		a = failed("Not started: the call cannot be passed on: %v. Nothing was sent.", err)
 		return nil, &a
 	}
-	e = &exchange{c: c, exec: x, sess: sess, id: id, caps: x.Spec.Capabilities, asTask: support, body: body, done: make(chan struct{})}
+	e = &exchange{c: c, exec: x, sess: sess, id: id, caps: spec.Capabilities, asTask: support, body: body, done: make(chan struct{})}
 	if sess.isModern && x.Spec.Method == "" {
 		e.params = c.hooks.params(ctx, x.Spec.Tool, false)
 	}

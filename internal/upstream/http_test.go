@@ -23,6 +23,7 @@ type noLog struct{ call.Log }
 func (noLog) Create(context.Context, *call.Record, ...call.Event) error { return nil }
 func (noLog) Append(call.ID, uint64, call.Event) error                  { return nil }
 func (noLog) Finish(context.Context, *call.Record, call.Event) error    { return nil }
+func (noLog) Flush(context.Context) error                               { return nil }
 func (noLog) Deliver(call.Delivery)                                     {}
 func (noLog) Get(context.Context, call.ID) (*call.Record, error)        { return nil, call.ErrUnknown }
 func (noLog) Running(context.Context, uint64) ([]call.Record, error)    { return nil, nil }

@@ -22,7 +22,8 @@ type Observer interface {
 
 // Options of a Pool.
 type Options struct {
-	Dir      string // where catalogs are kept over restarts; empty means nowhere
+	Dir      string   // where catalogs are kept over restarts; empty means nowhere
+	Key      [32]byte // seals what is kept of calls; it has to be the same after a restart
 	Log      *slog.Logger
 	Observer Observer
 }
@@ -209,6 +210,7 @@ func (p *Pool) newLink(k linkKey, s Server) *link {
 	l.hooks = Hooks{
 		Log: p.opt.Log.With("server", s.Name),
 
+		Key:          p.opt.Key,
 		Capabilities: k.asks,
 		Introduced:   l.introduced,
 		ListChanged:  l.listChanged,

@@ -35,7 +35,10 @@ type address struct {
 	Apart  bool   `json:"apart,omitempty"`
 	AsTask string `json:"as_task,omitempty"` // see exchange.asTask
 	Asks   string `json:"asks,omitempty"`    // what the agent can be asked; see call.Caller
-	After  string `json:"after,omitempty"`   // see Resumable; never stored
+	// Open is what the server has asked and waits for: its stream brings nothing
+	// again that came before what was stored.
+	Open  []openAsk `json:"open,omitempty"`
+	After string    `json:"after,omitempty"` // see Resumable; never stored
 }
 
 // urlDigest stands for a configured url, which may hold a secret.
@@ -72,11 +75,18 @@ func (p *Pool) Resumable(r *call.Record) bool {
 			r.Address, r.Cursor = b, nil
 		}
 		return true
-	case addressTask:
+	case addressTask, addressQuestion:
 		r.Cursor = nil // what a stream brought before it does not come again
 		return s.Era != a.otherEra()
 	}
 	return false
+}
+
+// Leaves says whether a call loses nothing if it is left at any time; see call.Leaver:
+// one whose server keeps nothing open, and waits for nobody.
+func (p *Pool) Leaves(r *call.Record) bool {
+	var a address
+	return json.Unmarshal(r.Address, &a) == nil && a.Kind == addressQuestion
 }
 
 // declaredThere is what a call could be asked whose address this is.
@@ -97,8 +107,11 @@ var errRestart = errors.New("longcall was restarted")
 func (c *httpConn) takeUp(ctx context.Context, x *call.Exec) call.Answer {
 	var a address
 	err := json.Unmarshal(x.Resume.Address, &a)
-	if a.Kind == addressTask {
+	switch a.Kind {
+	case addressTask:
 		return c.resumeTask(ctx, x)
+	case addressQuestion:
+		return c.askAgain(ctx, x)
 	}
 	after := a.After
 	if x.Resume.Cursor != nil {
@@ -119,6 +132,7 @@ func (c *httpConn) takeUp(ctx context.Context, x *call.Exec) call.Answer {
 		e.mu.Lock()
 		e.timer = time.AfterFunc(e.nextTick(e.last), func() { c.spawn(e.tick) })
 		e.mu.Unlock()
+		e.questions().takeUp(a.Open)
 		pause := resumeFirst
 		resp := e.resume(ctx, errRestart, &pause) //nolint:bodyclose // stream closes it
 		if resp == nil {
@@ -238,7 +252,7 @@ func (x *exchange) address(cursor []byte) {
 func (x *exchange) keepAddress(cursor []byte) {
 	body, err := json.Marshal(address{
 		Kind: addressStream, URL: x.c.digest, Session: x.sess.id, Version: x.sess.version, Tasks: x.sess.tasks,
-		Request: x.id, Apart: x.apart, AsTask: x.asTask, Asks: x.caps,
+		Request: x.id, Apart: x.apart, AsTask: x.asTask, Asks: x.caps, Open: x.asks.kept(),
 	})
 	if err != nil {
 		return // strings always marshal

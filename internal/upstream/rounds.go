@@ -35,9 +35,10 @@ const (
 // not done and is to be made again, and no request is made again before it has. So
 // it happens within the one call, which the agent of the session never sees.
 type question struct {
-	requests []mcp.Member // by the server's own keys, raw
-	state    []byte       // requestState, raw; nil if there is none
-	url      bool         // it is the error
+	requests []mcp.Member      // by the server's own keys, raw
+	keys     map[string]string // if the requests are by keys of ours already: the server's
+	state    []byte            // requestState, raw; nil if there is none
+	url      bool              // it is the error
 }
 
 // pageMayCome says whether the answer of a server with sessions may be an error that
@@ -115,6 +116,8 @@ type rounds struct {
 	n     int        // questions so far
 	again int        // requests that were only to be made again, so far
 	used  map[string]bool
+	hooks *Hooks  // of a server that outlives us; nil for others
+	place address // of that server
 }
 
 // runnerState is how another call goes on after a question whose call has ended; see
@@ -190,8 +193,11 @@ func (r *rounds) ask(ctx context.Context, q *question) (answers []mcp.Member, en
 			return nil, &a
 		}
 		url = url || method == mcp.MethodElicit && mcp.ElicitMode(params) == "url"
-		key := r.key(m.Name)
-		theirs[key], methods[key] = m.Name, method
+		key, name := m.Name, q.keys[m.Name]
+		if q.keys == nil {
+			key, name = r.key(m.Name), m.Name
+		}
+		theirs[key], methods[key] = name, method
 		shown = append(shown, mcp.Member{Name: key, Value: m.Value})
 	}
 	requests, err := mcp.EditObject(nil, nil, shown...)
@@ -201,6 +207,7 @@ func (r *rounds) ask(ctx context.Context, q *question) (answers []mcp.Member, en
 	if err != nil {
 		return nil, &call.Answer{} // over its limit: the engine knows
 	}
+	r.keep(q, requests, theirs)
 	r.x.Ask(mcp.OneLine(requests), r.state(q, theirs))
 	defer r.x.Ask(nil, nil)
 	since := time.Now()

@@ -50,6 +50,8 @@ type Hooks struct {
 	// raw object: it is declared to a server with sessions when one begins; empty
 	// for nothing.
 	Capabilities string
+	// Key seals what is kept of a call over a restart; it has to be the same after it.
+	Key [32]byte
 	// LogLevel is the level of log messages that goes with a request; empty if
 	// none does.
 	LogLevel func(s *call.Spec) string

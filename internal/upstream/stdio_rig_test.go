@@ -28,6 +28,7 @@ type unkept struct{ call.Log }
 func (unkept) Create(context.Context, *call.Record, ...call.Event) error { return nil }
 func (unkept) Append(call.ID, uint64, call.Event) error                  { return nil }
 func (unkept) Finish(context.Context, *call.Record, call.Event) error    { return nil }
+func (unkept) Flush(context.Context) error                               { return nil }
 func (unkept) Deliver(call.Delivery)                                     {}
 func (unkept) Get(context.Context, call.ID) (*call.Record, error)        { return nil, call.ErrUnknown }
 func (unkept) Running(context.Context, uint64) ([]call.Record, error)    { return nil, nil }

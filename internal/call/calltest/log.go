@@ -36,6 +36,7 @@ func Log(t *testing.T, open func(t testing.TB) call.Log) {
 		{"Unknown", unknown},
 		{"RunningAndRecover", runningAndRecover},
 		{"RunningPlace", runningPlace},
+		{"RunningAsks", runningAsks},
 		{"Adopt", adopt},
 		{"AdoptRefused", adoptRefused},
 		{"AdoptAtOnceByMany", adoptAtOnceByMany},

@@ -176,6 +176,17 @@ func (m *Memory) Finish(ctx context.Context, r *call.Record, e call.Event) error
 	return nil
 }
 
+// Flush implements call.Log.
+func (m *Memory) Flush(ctx context.Context) error {
+	if err := m.ask(ctx, "flush"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.syncLocked()
+	return nil
+}
+
 // Deliver implements call.Log.
 func (m *Memory) Deliver(d call.Delivery) {
 	if m.asked("deliver") != nil {
@@ -286,8 +297,13 @@ func (m *Memory) Running(ctx context.Context, epoch uint64) ([]call.Record, erro
 				if e.Cursor != nil {
 					r.Cursor = e.Cursor
 				}
-				if e.Kind == call.KindCancelRequested {
+				switch {
+				case e.Kind == call.KindCancelRequested:
 					r.Cancel = e.Body
+				case e.Kind == call.KindAsk && string(e.Body) != "{}":
+					r.Asking = e.Time
+				case e.Kind == call.KindAsk, e.Kind == call.KindAnswer:
+					r.Asking = time.Time{}
 				}
 			}
 			records = append(records, r)

@@ -66,6 +66,11 @@ func runningPlace(t *testing.T, l call.Log) {
 			t.Errorf("call without a place has one: %+v", r)
 		}
 	}
+	for _, r := range got {
+		if !r.Asking.IsZero() {
+			t.Errorf("%s waits for an answer, and has asked nothing", r.ID)
+		}
+	}
 	r, err := l.Get(t.Context(), placed.ID)
 	must(t, err)
 	if r.Address != nil || r.Cursor != nil {
@@ -377,6 +382,37 @@ func owned(t *testing.T, l call.Log) {
 		must(t, err)
 		if len(list) != want {
 			t.Errorf("%s owns %d calls, want %d", fmt.Sprintf("%q", who), len(list), want)
+		}
+	}
+}
+
+// runningAsks: Running says since when a call waits for an answer, and an address
+// that was made void is none.
+func runningAsks(t *testing.T, l call.Log) {
+	const both, one = `{"a":{},"b":{}}`, `{"b":{}}`
+	var ids []call.ID
+	var want []bool
+	for _, c := range []struct {
+		asks   bool
+		events []call.Event
+	}{
+		{true, []call.Event{note(2, call.KindAsk, both, "")}},
+		{true, []call.Event{note(2, call.KindAsk, both, ""), note(3, call.KindAnswer, `["a"]`, ""), note(4, call.KindAsk, one, "")}},
+		{false, []call.Event{note(2, call.KindAsk, one, ""), note(3, call.KindAnswer, `["b"]`, "")}},
+		{false, []call.Event{note(2, call.KindAsk, one, ""), note(3, call.KindAnswer, `["b"]`, ""), note(4, call.KindAsk, "{}", "")}},
+		{false, []call.Event{note(2, call.KindAddress, "a", ""), note(3, call.KindAddress, "", "")}},
+	} {
+		r := create(t, l, 6)
+		for _, e := range c.events {
+			must(t, l.Append(r.ID, 6, e))
+		}
+		ids, want = append(ids, r.ID), append(want, c.asks)
+	}
+	must(t, l.Flush(t.Context()))
+	got := running(t, l, 7)
+	for i, id := range ids {
+		if r := got[id]; r.Asking.IsZero() == want[i] || want[i] && time.Since(r.Asking) > time.Minute || len(r.Address) != 0 {
+			t.Errorf("call %d asks since %v, with address %q", i, r.Asking, r.Address)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func (w *writer) meet(run *run, epoch uint64) (last uint64, err error) {
 
 // Running implements call.Log.
 func (j *Journal) Running(ctx context.Context, epoch uint64) ([]call.Record, error) {
-	if err := j.flush(ctx); err != nil {
+	if err := j.Flush(ctx); err != nil {
 		return nil, err
 	}
 	var records []call.Record
@@ -138,7 +138,7 @@ func (r *reader) findPlace(b *blobs, rec *call.Record, n int64) error {
 	if _, err := r.place.step(); err != nil {
 		return err
 	}
-	address, cursor, cancel := r.place.colInt(0), r.place.colInt(1), r.place.colInt(2)
+	address, cursor, cancel, asked := r.place.colInt(0), r.place.colInt(1), r.place.colInt(2), r.place.colInt(3)
 	r.place.reset()
 	at := func(key int64, f func() error) error {
 		if key == 0 {
@@ -164,6 +164,19 @@ func (r *reader) findPlace(b *blobs, rec *call.Record, n int64) error {
 		rec.Cursor = r.events.colBlob(6)
 		return nil
 	}); err != nil {
+		return err
+	}
+	err = at(asked, func() error {
+		size := r.events.colInt(5) // of a body in a file
+		if r.events.colNull(5) {
+			size = int64(len(r.events.colBlob(4)))
+		}
+		if call.Kind(r.events.colInt(1)) == call.KindAsk && size > int64(len("{}")) {
+			rec.Asking = unstamp(r.events.colInt(2))
+		}
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	return at(cancel, func() (err error) {

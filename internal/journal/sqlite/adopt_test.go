@@ -320,7 +320,7 @@ func TestAdoptGivenUp(t *testing.T) {
 		t.Error("adopted while the database was held")
 	}
 	release()
-	must(t, j.flush(t.Context()))
+	must(t, j.Flush(t.Context()))
 	must(t, j.Append(r.ID, r.Epoch, event(2, "still mine")))
 	finish(t, j, r, 3)
 }

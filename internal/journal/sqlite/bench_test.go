@@ -109,12 +109,12 @@ func BenchmarkProgress(b *testing.B) {
 					b.Fatal(err)
 				}
 				if i%50 == 49 { // dozens per commit
-					if err := j.flush(ctx); err != nil {
+					if err := j.Flush(ctx); err != nil {
 						b.Fatal(err)
 					}
 				}
 			}
-			if err := j.flush(ctx); err != nil {
+			if err := j.Flush(ctx); err != nil {
 				b.Fatal(err)
 			}
 			stop()
@@ -151,7 +151,7 @@ func BenchmarkRead(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	if err := j.flush(ctx); err != nil {
+	if err := j.Flush(ctx); err != nil {
 		b.Fatal(err)
 	}
 	stop := perOp(b)

@@ -132,7 +132,7 @@ func (m *maintainer) index(ctx context.Context) error {
 	to := j.next - 1
 	j.mu.Unlock()
 	// What is taken up to now is stored after this, or not a recent call any more.
-	if err := j.flush(ctx); err != nil {
+	if err := j.Flush(ctx); err != nil {
 		return err
 	}
 	j.mu.Lock()

@@ -27,7 +27,7 @@ func (j *Journal) noteDeliveries(ctx context.Context) (given, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	err := j.flush(ctx)
+	err := j.Flush(ctx)
 	if err == nil || ctx.Err() != nil {
 		return nil, err
 	}

@@ -144,7 +144,7 @@ func (j *Journal) Drain() {
 	// Creates that were taken have their numbers, and must be stored before
 	// another process numbers calls. An error is told to those who wait, and
 	// noted in Stats; nothing that waits can be a call then.
-	_ = j.flush(j.life)
+	_ = j.Flush(j.life)
 	j.shared.Store(true)
 	j.lock.release()
 }

@@ -493,7 +493,7 @@ func TestWALOfTwo(t *testing.T) {
 		written += len(e.Body)
 		must(t, a.Append(r.ID, r.Epoch, e))
 		if seq%256 == 0 {
-			must(t, a.flush(t.Context()))
+			must(t, a.Flush(t.Context()))
 			must(t, m.share())
 		}
 	}

@@ -53,7 +53,7 @@ func (j *Journal) Find(ctx context.Context, prefix string) (call.ID, error) {
 // catchUp writes what is queued. If that cannot be written, what is written
 // so far is better than nothing.
 func (j *Journal) catchUp(ctx context.Context) error {
-	if err := j.flush(ctx); err != nil && ctx.Err() != nil {
+	if err := j.Flush(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
 	return nil
@@ -236,7 +236,7 @@ func (r *Reader) Asks(ctx context.Context, id call.ID) (asks bool, err error) {
 		if err != nil {
 			return err
 		}
-		s, err := c.c.prepare(`SELECT kind = 11 AND (file IS NOT NULL OR length(body) > 2)
+		s, err := c.c.prepare(`SELECT kind = 11 AND coalesce(file, length(body)) > 2
 			FROM events WHERE key BETWEEN ?1 AND ?2 AND kind IN (11, 12) ORDER BY key DESC LIMIT 1`)
 		if err != nil {
 			return err

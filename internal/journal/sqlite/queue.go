@@ -326,8 +326,8 @@ func (j *Journal) Deliver(d call.Delivery) {
 	j.enqueueLocked(o)
 }
 
-// flush waits until everything is written that was taken so far.
-func (j *Journal) flush(ctx context.Context) error { return j.do(ctx, opFlush, nil) }
+// Flush implements call.Log.
+func (j *Journal) Flush(ctx context.Context) error { return j.do(ctx, opFlush, nil) }
 
 // do has something done in the next commit.
 func (j *Journal) do(ctx context.Context, kind opKind, task func(*writer) error) error {
@@ -351,7 +351,7 @@ func (j *Journal) barrier(ctx context.Context, id call.ID) error {
 	if !wait {
 		return nil
 	}
-	return j.flush(ctx)
+	return j.Flush(ctx)
 }
 
 // recent gives the number of a call that may not be in ids yet; else 0.

@@ -58,7 +58,7 @@ func newReader(path string, flags int32) (*reader, error) {
 			{&r.sum, "SELECT count(*), max(key), sum(coalesce(file, length(body))), max(CASE WHEN kind = 2 THEN at END) FROM events WHERE key BETWEEN ?1 AND ?2"},
 			{&r.given, "SELECT max(how IN (1, 4)), max(how = 3), max(how = 8) FROM deliveries WHERE key BETWEEN ?1 << 16 AND (?1 << 16) + 65535"},
 			// typeof looks at no more of a row than its head.
-			{&r.place, "SELECT max(CASE WHEN kind = 3 THEN key END), max(CASE WHEN typeof(cursor) <> 'null' THEN key END), max(CASE WHEN kind = 7 THEN key END) FROM events WHERE key BETWEEN ?1 AND ?2"},
+			{&r.place, "SELECT max(CASE WHEN kind = 3 THEN key END), max(CASE WHEN typeof(cursor) <> 'null' THEN key END), max(CASE WHEN kind = 7 THEN key END), max(CASE WHEN kind IN (11, 12) THEN key END) FROM events WHERE key BETWEEN ?1 AND ?2"},
 		})
 	}
 	if err != nil {

@@ -27,7 +27,7 @@ func TestCap(t *testing.T) {
 			for seq := uint64(2); seq < last; seq++ {
 				must(t, j.Append(r.ID, r.Epoch, event(seq, strings.Repeat("x", 100))))
 				if seq%100 == 0 {
-					must(t, j.flush(t.Context()))
+					must(t, j.Flush(t.Context()))
 					if n := number1(t, j, "SELECT count(*) FROM events"); n > 410 {
 						t.Fatalf("%d events are kept of %d", n, seq)
 					}

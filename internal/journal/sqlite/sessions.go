@@ -85,7 +85,7 @@ func (j *Journal) changeSession(c *sessionOp) {
 // Sessions gives the sessions that were used within the last 24 hours, at most
 // 10 000, the last used first, with all that was put so far.
 func (j *Journal) Sessions(ctx context.Context) (list []Session, err error) {
-	if err := j.flush(ctx); err != nil {
+	if err := j.Flush(ctx); err != nil {
 		return nil, err
 	}
 	err = j.pool.with(ctx, func(r *reader) error {
