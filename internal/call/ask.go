@@ -105,7 +105,7 @@ func (c *Call) ask(requests []byte) {
 	case was != nil:
 		c.appendLocked(Event{Kind: KindAsk, Hole: -1, Body: []byte("{}")})
 	}
-	c.noteAsked()
+	c.noteAsked(c.asked, c.rec.Seq)
 	switch now := time.Now(); {
 	case was == nil && requests != nil:
 		c.askedAt = now
@@ -120,10 +120,11 @@ func (c *Call) ask(requests []byte) {
 	}
 }
 
-// noteAsked keeps when each key was asked first; c.mu is held.
-func (c *Call) noteAsked() {
+// noteAsked keeps when each key of requests was asked first, which is at seq if it was
+// not asked before; c.mu is held.
+func (c *Call) noteAsked(requests []byte, seq uint64) {
 	var all map[string]json.RawMessage
-	if c.asked == nil || json.Unmarshal(c.asked, &all) != nil {
+	if requests == nil || json.Unmarshal(requests, &all) != nil {
 		c.askedSeq = nil
 		return
 	}
@@ -131,7 +132,7 @@ func (c *Call) noteAsked() {
 	c.askedSeq = make(map[string]uint64, len(all))
 	for k := range all {
 		if c.askedSeq[k] = was[k]; was[k] == 0 {
-			c.askedSeq[k] = c.rec.Seq
+			c.askedSeq[k] = seq
 		}
 	}
 }

@@ -268,10 +268,9 @@ type Record struct {
 	// in Running only; while a call runs, the engine keeps its Address. An empty
 	// Address is none.
 	Address, Cursor []byte
-	// Asking is since when it has waited for an answer; zero if it does not. A log
-	// sets it in Running only: the last of the call's KindAsk and KindAnswer events
-	// is an ask of something.
-	Asking time.Time
+	// Asked is the last of its KindAsk and KindAnswer events if that asks something:
+	// it waits for answers; else nil. A log sets it in Running only.
+	Asked *Event
 	// Cancel is the body of its KindCancelRequested; nil if nobody asked. A log
 	// sets it in Running only.
 	Cancel []byte
@@ -340,7 +339,7 @@ type Log interface {
 	// Get returns a call, or ErrUnknown.
 	Get(ctx context.Context, id ID) (*Record, error)
 	// Running returns the calls that are not ended and whose owner's epoch is
-	// lower than the given one, with Alive, Address, Cursor, Asking, Cancel, Seq
+	// lower than the given one, with Alive, Address, Cursor, Asked, Cancel, Seq
 	// and HandedOff as stored.
 	Running(ctx context.Context, epoch uint64) ([]Record, error)
 	// Adopt makes r.Epoch the owner of a running call, if from still is

@@ -177,7 +177,7 @@ func (e *Engine) giveUp(ctx context.Context, r *Record) error {
 	switch {
 	case r.Dispatched.IsZero():
 		end.Text = "Outcome unknown: longcall stopped before it noted that the request had left. It may have taken effect: check before you call it again."
-	case !r.Asking.IsZero():
+	case r.Asked != nil:
 		end.Text = "Outcome unknown: longcall stopped while the tool waited for an answer to its question. The question is lost, and your answer was not delivered. What the tool had done by then may have taken effect: check before you call it again. A new call, made without requestState, is asked anew."
 	}
 	r.Seq++
@@ -244,18 +244,20 @@ func (e *Engine) takeOver(r *Record) *Call {
 	c.mu.Lock()
 	c.update(r)
 	c.foreign, c.resume = false, &Resume{Address: r.Address, Cursor: r.Cursor, Seq: r.Seq}
-	c.rec.Attach, c.rec.Address, c.rec.Cursor, c.rec.Cancel = r.Attach, r.Address, nil, nil
+	c.rec.Attach, c.rec.Address, c.rec.Cursor, c.rec.Cancel, c.rec.Asked = r.Attach, r.Address, nil, nil, nil
 	c.ctx, c.cancel = context.WithCancelCause(e.root)
 	if r.Cancel != nil { // it was asked for, and the tool server may not have heard of it
 		by, text, _ := strings.Cut(string(r.Cancel), ": ")
 		c.cancelled = true
 		c.cancel(&Cause{End{Outcome: Cancelled, By: by, Text: text}})
 	}
-	if !r.Asking.IsZero() { // its time stood still (SPEC §2.4)
-		c.waited = time.Since(r.Asking)
+	if r.Asked != nil {
+		c.waited = time.Since(r.Asked.Time) // its time stood still (SPEC §2.4)
+		c.askedSeq = nil
+		c.noteAsked(r.Asked.Body, r.Asked.Seq)
 	}
 	// Who was told a question comes back with the answer.
-	if f := e.opt.Orphan; f != nil && !c.rec.HandedOff && r.Asking.IsZero() && c.readers == 0 {
+	if f := e.opt.Orphan; f != nil && !c.rec.HandedOff && r.Asked == nil && c.readers == 0 {
 		if after := f(&c.rec); after >= 0 {
 			c.leaveAlone(after)
 		}

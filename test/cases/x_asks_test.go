@@ -5,6 +5,7 @@ package cases_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -194,7 +195,7 @@ func ableCall(id, more string) string {
 func answersTo(t testing.TB, asked wire.Msg) string {
 	t.Helper()
 	var requests map[string]json.RawMessage
-	if err := json.Unmarshal(asked.At("result.inputRequests"), &requests); err != nil {
+	if err := json.Unmarshal(asked.At("result.inputRequests"), &requests); err != nil || len(requests) == 0 {
 		t.Fatalf("no question: %s", asked.JSON)
 	}
 	var list []string
@@ -361,4 +362,107 @@ func TestX8KilledWhileParked(t *testing.T) {
 		}
 		p.close()
 	})
+	// In a task, too.
+	t.Run("stateless server, as a task", func(t *testing.T) {
+		t.Parallel()
+		asks := make(chan struct{})
+		up := wire.NewUpstream(t, wire.Options{Version: wire.Modern, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
+			by := inputResponses(r)
+			if by == nil {
+				select {
+				case <-asks:
+				case <-c.Gone():
+					return
+				}
+				c.Answer(r.Result(inputRequired("kept")))
+				return
+			}
+			c.Answer(r.Text(answersText(by)))
+		}}})
+		h := newHome(t, upServer(up))
+		h.addLines(impatient)
+		p := h.host(nil, "stdio", "--config", h.config)
+		p.send(taskCall("7", "tools/call", `"name":"up__work","arguments":{}`))
+		id := p.response("7").Str("result.taskId")
+		if id == "" {
+			t.Fatalf("no task: %s", p.text())
+		}
+		close(asks)
+		n := 100
+		get := func() wire.Msg {
+			n++
+			p.send(taskCall(fmt.Sprint(n), "tasks/get", `"taskId":`+wire.Quote(id)))
+			return p.response(fmt.Sprint(n))
+		}
+		var m wire.Msg
+		waits := func() bool { m = get(); return m.Str("result.status") == "input_required" }
+		h.until("the task asks", waits)
+		stored()
+		h.kill()
+		h.until("the task asks again", waits)
+		_, responses, _ := strings.Cut(answersTo(t, m), `"inputResponses":`)
+		p.send(taskCall("8", "tasks/update", `"taskId":`+wire.Quote(id)+`,"inputResponses":`+responses))
+		p.response("8")
+		h.until("the task is done", func() bool {
+			m = get()
+			return m.Str("result.status") != "input_required" && m.Str("result.status") != "working"
+		})
+		if got := m.Str("result.result.content.0.text"); got != wasAnswered {
+			t.Errorf("%s", m.JSON)
+		}
+		if n := up.Count("tools/call"); n != 2 {
+			t.Errorf("%d requests reached the server", n)
+		}
+		p.close()
+	})
+
+	// An agent of a session at a stateless server: what it was asked before, it can
+	// answer after, and is not asked twice.
+	t.Run("stateless server, session", func(t *testing.T) {
+		t.Parallel()
+		up := asker(t, wire.Modern)
+		h := newHome(t, upServer(up))
+		p := h.host(nil, "stdio", "--config", h.config)
+		p.openAble()
+		p.call(wire.Legacy, "7", "up__work", "{}")
+		list := p.questions(len(askKeys))
+		stored()
+		old := h.kill()
+		h.until("another serve", func() bool { return h.pid() != old && h.pid() != 0 })
+		for _, q := range list {
+			p.send(`{"jsonrpc":"2.0","id":` + string(q.ID) + `,"result":` + agentSays(t, q) + `}`)
+		}
+		if m := p.response("7"); m.ToolText() != wasAnswered {
+			t.Errorf("%s", m.JSON)
+		}
+		for _, q := range list {
+			if n := p.count(`"id":` + string(q.ID) + `,"method"`); n != 1 {
+				t.Errorf("asked %d times: %s", n, p.text())
+			}
+		}
+		if n := up.Count("tools/call"); n != 2 {
+			t.Errorf("%d requests reached the server", n)
+		}
+		p.close()
+	})
+}
+
+// taskCall is a request of a stateless host that can be asked all of it, and takes
+// tasks.
+func taskCall(id, method, params string) string {
+	meta := strings.Replace(strings.TrimPrefix(eraMeta(wire.Modern), ","), `clientCapabilities":{}`,
+		`clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}},`+everyCap[1:], 1)
+	return `{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `","params":{` + params + `,"_meta":{` + meta + `}}}`
+}
+
+// addLines adds lines to the home's config.
+func (h *home) addLines(lines string) {
+	h.t.Helper()
+	b, err := os.ReadFile(h.config)
+	if err == nil {
+		err = os.WriteFile(h.config, append([]byte(lines), b...), 0o600)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
 }

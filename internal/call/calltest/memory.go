@@ -301,9 +301,9 @@ func (m *Memory) Running(ctx context.Context, epoch uint64) ([]call.Record, erro
 				case e.Kind == call.KindCancelRequested:
 					r.Cancel = e.Body
 				case e.Kind == call.KindAsk && string(e.Body) != "{}":
-					r.Asking = e.Time
+					r.Asked = &e
 				case e.Kind == call.KindAsk, e.Kind == call.KindAnswer:
-					r.Asking = time.Time{}
+					r.Asked = nil
 				}
 			}
 			records = append(records, r)

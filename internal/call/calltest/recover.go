@@ -67,7 +67,7 @@ func runningPlace(t *testing.T, l call.Log) {
 		}
 	}
 	for _, r := range got {
-		if !r.Asking.IsZero() {
+		if r.Asked != nil {
 			t.Errorf("%s waits for an answer, and has asked nothing", r.ID)
 		}
 	}
@@ -386,33 +386,37 @@ func owned(t *testing.T, l call.Log) {
 	}
 }
 
-// runningAsks: Running says since when a call waits for an answer, and an address
-// that was made void is none.
+// runningAsks: Running says what a call waits for an answer to, and an address that
+// was made void is none.
 func runningAsks(t *testing.T, l call.Log) {
 	const both, one = `{"a":{},"b":{}}`, `{"b":{}}`
-	var ids []call.ID
-	var want []bool
+	want := map[call.ID]uint64{}
 	for _, c := range []struct {
-		asks   bool
+		asked  uint64 // seq of what it waits for
 		events []call.Event
 	}{
-		{true, []call.Event{note(2, call.KindAsk, both, "")}},
-		{true, []call.Event{note(2, call.KindAsk, both, ""), note(3, call.KindAnswer, `["a"]`, ""), note(4, call.KindAsk, one, "")}},
-		{false, []call.Event{note(2, call.KindAsk, one, ""), note(3, call.KindAnswer, `["b"]`, "")}},
-		{false, []call.Event{note(2, call.KindAsk, one, ""), note(3, call.KindAnswer, `["b"]`, ""), note(4, call.KindAsk, "{}", "")}},
-		{false, []call.Event{note(2, call.KindAddress, "a", ""), note(3, call.KindAddress, "", "")}},
+		{2, []call.Event{note(2, call.KindAsk, one, ""), note(3, call.KindProgress, "p", "")}},
+		{4, []call.Event{note(2, call.KindAsk, both, ""), note(3, call.KindAnswer, `["a"]`, ""), note(4, call.KindAsk, one, "")}},
+		{0, []call.Event{note(2, call.KindAsk, one, ""), note(3, call.KindAnswer, `["b"]`, "")}},
+		{0, []call.Event{note(2, call.KindAsk, one, ""), note(3, call.KindAnswer, `["b"]`, ""), note(4, call.KindAsk, "{}", "")}},
+		{0, []call.Event{note(2, call.KindAddress, "a", ""), note(3, call.KindAddress, "", "")}},
 	} {
 		r := create(t, l, 6)
 		for _, e := range c.events {
 			must(t, l.Append(r.ID, 6, e))
 		}
-		ids, want = append(ids, r.ID), append(want, c.asks)
+		want[r.ID] = c.asked
 	}
 	must(t, l.Flush(t.Context()))
-	got := running(t, l, 7)
-	for i, id := range ids {
-		if r := got[id]; r.Asking.IsZero() == want[i] || want[i] && time.Since(r.Asking) > time.Minute || len(r.Address) != 0 {
-			t.Errorf("call %d asks since %v, with address %q", i, r.Asking, r.Address)
+	for id, r := range running(t, l, 7) {
+		switch seq, mine := want[id]; {
+		case !mine:
+		case len(r.Address) != 0:
+			t.Errorf("an address that was made void is %q", r.Address)
+		case (r.Asked == nil) != (seq == 0):
+			t.Errorf("asked %+v, want seq %d", r.Asked, seq)
+		case seq != 0 && (r.Asked.Seq != seq || string(r.Asked.Body) != one || time.Since(r.Asked.Time) > time.Minute):
+			t.Errorf("asked %+v, want %s at %d", r.Asked, one, seq)
 		}
 	}
 }

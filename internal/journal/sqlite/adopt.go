@@ -166,15 +166,15 @@ func (r *reader) findPlace(b *blobs, rec *call.Record, n int64) error {
 	}); err != nil {
 		return err
 	}
-	err = at(asked, func() error {
-		size := r.events.colInt(5) // of a body in a file
-		if r.events.colNull(5) {
-			size = int64(len(r.events.colBlob(4)))
+	err = at(asked, func() (err error) {
+		ev := call.Event{Seq: uint64(asked & maxSeq), Kind: call.Kind(r.events.colInt(1)), Time: unstamp(r.events.colInt(2)), Hole: -1}
+		if ev.Kind != call.KindAsk {
+			return nil
 		}
-		if call.Kind(r.events.colInt(1)) == call.KindAsk && size > int64(len("{}")) {
-			rec.Asking = unstamp(r.events.colInt(2))
+		if ev.Body, err = r.body(b, rec.ID, n, ev.Seq); err == nil && string(ev.Body) != "{}" {
+			rec.Asked = &ev
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		return err
