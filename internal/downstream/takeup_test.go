@@ -53,6 +53,7 @@ func TestWantsOverRestart(t *testing.T) {
 		r.subscribeErr = nil
 		r.mu.Unlock()
 		time.Sleep(retakeMax)
+		synctest.Wait()
 		if got, want := fmt.Sprint(r.subscribed, r.levels), "[+ann up file:///b] ["+id+" error]"; got != want {
 			t.Errorf("asked again for %s, want %s", got, want)
 		}
