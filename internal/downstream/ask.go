@@ -57,6 +57,9 @@ func (x *exchange) questions(c *call.Call) (list []question, state []byte) {
 // before what a person reads. ok is false for params that cannot be read.
 func (q *question) plain(server string, modern bool) (ok bool) {
 	if q.params == nil {
+		if modern { // roots are asked for without any, and the Go SDK reads no request without
+			q.params = []byte("{}")
+		}
 		return true
 	}
 	var set []mcp.Member
@@ -85,9 +88,6 @@ func (q *question) plain(server string, modern bool) (ok bool) {
 
 // inputRequests are requests as a stateless agent's task shows them.
 func inputRequests(requests []byte) []byte {
-	if !bytes.Contains(requests, []byte(memberElicitation)) && !bytes.Contains(requests, []byte(mcp.MetaKeyProgressToken)) {
-		return requests
-	}
 	members, err := mcp.Members(requests)
 	if err != nil {
 		return requests
@@ -95,11 +95,9 @@ func inputRequests(requests []byte) []byte {
 	for i, m := range members {
 		q := question{}
 		q.method, _ = text(m.Value, "method")
-		f := find(m.Value, 0, "params")
-		if !f.ok() {
-			continue
+		if f := find(m.Value, 0, "params"); f.ok() {
+			q.params = m.Value[f.val:skipValue(m.Value, f.val)]
 		}
-		q.params = m.Value[f.val:skipValue(m.Value, f.val)]
 		if !q.plain("", true) {
 			continue
 		}

@@ -356,6 +356,21 @@ func TestX8AskStateless(t *testing.T) {
 	}
 }
 
+// TestAskRootsStateless: a request without params, as many tool servers ask for
+// roots, has some for a stateless agent, in its result and in its task: the official
+// Go SDK gives up on a call that is answered with a request without (R-42).
+func TestAskRootsStateless(t *testing.T) {
+	r := newRig(t)
+	r.tools["work"] = asking(`"roots":{"method":"roots/list"}`, nil)
+	c := r.serve()
+	if got := string(c.asked(t, allCaps, "").Result.InputRequests["roots"]); got != `{"method":"roots/list","params":{}}` {
+		t.Errorf("asked %s", got)
+	}
+	if got := string(inputRequests([]byte(`{"roots":{"method":"roots/list"}}`))); got != `{"roots":{"method":"roots/list","params":{}}}` {
+		t.Errorf("a task shows %s", got)
+	}
+}
+
 // TestX8BadStates: a requestState that was changed, belongs to another principal,
 // endpoint or request, is too old or has done its work is refused in plain words,
 // and the question waits on.

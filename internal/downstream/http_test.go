@@ -60,7 +60,7 @@ func expectLine(t *testing.T, r *bufio.Reader, want string) {
 }
 
 // TestSessionStream: the GET stream opens at once, tells of changes of the list
-// that the agent has read, once, and gives way to a newer one (R-25, O24).
+// that the agent was offered, once, and gives way to a newer one (R-25, O24).
 func TestSessionStream(t *testing.T) {
 	r := newRig(t)
 	c := r.serve()
@@ -93,7 +93,8 @@ func TestSessionStream(t *testing.T) {
 }
 
 // TestChangeWithoutStream: a change while no stream is open is told on the next
-// one, unless the agent has read the list since, or never did.
+// one, unless the agent has read the list since; also if it never did before, as
+// without longcall.
 func TestChangeWithoutStream(t *testing.T) {
 	r := newRig(t)
 	c := r.serve()
@@ -101,7 +102,7 @@ func TestChangeWithoutStream(t *testing.T) {
 	for _, tt := range []struct {
 		before, after bool
 		want          string
-	}{{true, false, "event: message"}, {true, true, ""}, {false, false, ""}} {
+	}{{true, false, "event: message"}, {true, true, ""}, {false, false, "event: message"}, {false, true, ""}} {
 		c.session = ""
 		c.open("/mcp", mcp.V20251125)
 		if tt.before {

@@ -38,7 +38,7 @@ type session struct {
 	calls   map[string]*inCall // by request id with its JSON type
 	sweepAt int                // size of calls at which ended ones are looked for
 	stream  chan struct{}      // closed to end the GET stream; nil if there is none
-	seen    listSet            // lists that it has read, so that a change concerns it
+	seen    listSet            // lists that it was offered or has read, so that a change concerns it
 	news    changes            // what the GET stream has to tell
 
 	held    held         // resources that it has subscribed to
@@ -428,7 +428,14 @@ func (s *session) endStream(kick chan struct{}) {
 	s.stream = nil
 }
 
-// noteChange notes a change, if the client has read what has changed.
+// concern says that the client knows of lists, so that it is told when they change.
+func (s *session) concern(set listSet) {
+	s.mu.Lock()
+	s.seen |= set
+	s.mu.Unlock()
+}
+
+// noteChange notes a change, if the client knows of what has changed.
 func (s *session) noteChange(server string, c mcp.Change) {
 	if c.URI != "" {
 		s.held.changed(server, c.URI)
@@ -447,9 +454,7 @@ func (s *session) noteChange(server string, c mcp.Change) {
 // any more.
 func (s *session) noteList(kind mcp.ListKind) {
 	set := listsOf(kind)
-	s.mu.Lock()
-	s.seen |= set
-	s.mu.Unlock()
+	s.concern(set)
 	s.news.read(set)
 }
 
