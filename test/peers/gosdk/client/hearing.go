@@ -15,7 +15,7 @@ type hearing struct {
 	progress []mcp.ProgressNotificationParams
 	asked    []string
 	updated  []string
-	changed  []string // prompts or tools
+	changed  []string // prompts, tools or resources
 	acked    int
 	more     chan struct{} // closed, and made anew, with each thing that is heard
 }
@@ -54,7 +54,7 @@ func (h *hearing) until(ctx context.Context, heard func() bool) bool {
 }
 
 // options are the handlers of the SDK's client. A client that shows changes listens
-// for those of prompts and tools from its beginning.
+// for them from its beginning.
 func (h *hearing) options(changes bool) *mcp.ClientOptions {
 	o := &mcp.ClientOptions{
 		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
@@ -84,6 +84,9 @@ func (h *hearing) options(changes bool) *mcp.ClientOptions {
 		}
 		o.ToolListChangedHandler = func(context.Context, *mcp.ToolListChangedRequest) {
 			h.hear(func() { h.changed = append(h.changed, "tools") })
+		}
+		o.ResourceListChangedHandler = func(context.Context, *mcp.ResourceListChangedRequest) {
+			h.hear(func() { h.changed = append(h.changed, "resources") })
 		}
 	}
 	return o

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -16,7 +17,7 @@ type step struct {
 	Tool    string          `json:"tool"`
 	Args    json.RawMessage `json:"args"`
 	URI     string          `json:"uri"`
-	What    string          `json:"what"`     // prompts or tools
+	What    string          `json:"what"`     // prompts, tools or resources
 	AfterMS int             `json:"after_ms"` // of a cancel; 0 is at the first progress
 	WaitMS  int             `json:"wait_ms"`
 }
@@ -148,21 +149,22 @@ func (p *plan) change(ctx context.Context, st step, token string, x did) error {
 	return err
 }
 
-func (p *plan) names(ctx context.Context, what string) (names []string, err error) {
-	if what == "tools" {
-		for t, err := range p.s.Tools(ctx, nil) {
-			if err != nil {
-				return nil, err
-			}
-			names = append(names, t.Name)
-		}
-		return names, nil
+func (p *plan) names(ctx context.Context, what string) ([]string, error) {
+	switch what {
+	case "tools":
+		return namesOf(p.s.Tools(ctx, nil), func(t *mcp.Tool) string { return t.Name })
+	case "resources":
+		return namesOf(p.s.Resources(ctx, nil), func(r *mcp.Resource) string { return r.Name })
 	}
-	for t, err := range p.s.Prompts(ctx, nil) {
+	return namesOf(p.s.Prompts(ctx, nil), func(t *mcp.Prompt) string { return t.Name })
+}
+
+func namesOf[T any](all iter.Seq2[T, error], name func(T) string) (names []string, err error) {
+	for x, err := range all {
 		if err != nil {
 			return nil, err
 		}
-		names = append(names, t.Name)
+		names = append(names, name(x))
 	}
 	return names, nil
 }
