@@ -1,7 +1,9 @@
 package app
 
 import (
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
@@ -171,6 +173,8 @@ func servers(c *config.Config, r *policy.Rules) map[string]upstream.Server {
 			PingEvery: s.Ping, RestartMin: s.Restart.Min, RestartMax: s.Restart.Max,
 		}
 		u.Limits.Message = largestMessage(r, name, s)
+		u.Unasked = unasked(s.Asks)
+		u.Extensions = slices.Sorted(maps.Keys(s.Extensions))
 		for k, v := range s.Headers {
 			u.Headers.Set(k, v.Reveal())
 		}
@@ -180,6 +184,17 @@ func servers(c *config.Config, r *policy.Rules) map[string]upstream.Server {
 		out[name] = u
 	}
 	return out
+}
+
+// unasked are the client capabilities that a server is not to hear of.
+func unasked(a config.Asks) (names []string) {
+	for name, on := range map[string]bool{"elicitation": a.Elicitation, "sampling": a.Sampling, "roots": a.Roots} {
+		if !on {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names) // servers are compared
+	return names
 }
 
 // largestMessage is the largest limits.message of a server's tools, -1 if one

@@ -226,6 +226,15 @@ type Server struct {
 	// through to the server: by name, the methods that agents may send; one that
 	// ends in * stands for all that begin so.
 	Extensions map[string][]string `yaml:"extensions"`
+	Asks       Asks                `yaml:"asks"`
+}
+
+// Asks says what a server may ask of the agents whose calls it works on. What is off
+// is not declared to it, and refused if it asks all the same.
+type Asks struct {
+	Elicitation bool `yaml:"elicitation"` // questions to the person
+	Sampling    bool `yaml:"sampling"`    // work for the agent's model
+	Roots       bool `yaml:"roots"`       // which folders the agent works in
 }
 
 // Restart bounds the back-off between two starts of a process.
@@ -304,6 +313,7 @@ func DefaultServer() Server {
 		Era: EraAuto, Share: SharePrincipal,
 		Ping:    30 * time.Second,
 		Restart: Restart{Min: 500 * time.Millisecond, Max: 30 * time.Second},
+		Asks:    Asks{Elicitation: true, Sampling: true, Roots: true},
 	}
 }
 

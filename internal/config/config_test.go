@@ -64,7 +64,7 @@ func TestDefaultServerText(t *testing.T) {
 	}
 	want := DefaultServer()
 	for name, s := range c.Servers {
-		if s.Era != want.Era || s.Share != want.Share || s.Ping != want.Ping || s.Restart != want.Restart || s.Disabled || s.Tools["x"].Deny {
+		if s.Era != want.Era || s.Share != want.Share || s.Ping != want.Ping || s.Restart != want.Restart || s.Asks != want.Asks || s.Disabled || s.Tools["x"].Deny {
 			t.Errorf("%s: the example is not the default: %+v", name, s)
 		}
 	}
@@ -85,6 +85,15 @@ func TestDefaultClientsText(t *testing.T) {
 	}
 	if got := c.Clients["nightly"]; got.Match != (Match{"*", "ci", "search"}) || *got.Budget != 0 || got.BudgetToken != nil || got.Tasks != "" {
 		t.Errorf("nightly: %+v", got)
+	}
+}
+
+// What a server may ask of agents is all of it, unless the operator says otherwise
+// (SPEC §4.3).
+func TestAsks(t *testing.T) {
+	c := mustParse(t, `mcpServers: {a: {url: "https://h.example", asks: {sampling: false}}, b: {url: "https://h.example"}}`, "c.yaml", env())
+	if a, b := c.Servers["a"].Asks, c.Servers["b"].Asks; a != (Asks{Elicitation: true, Roots: true}) || b != (Asks{true, true, true}) {
+		t.Errorf("%+v, %+v", a, b)
 	}
 }
 

@@ -10,13 +10,18 @@ import (
 // needs a tenth of it; a kind that says more counts as not declared.
 const maxAskable = 512
 
-// askable is what an agent of a revision can be asked, from the client capabilities
-// that it declared: elicitation, sampling and roots with all that they hold, in
-// canonical form; empty if it can be asked nothing. It is never more than was
-// declared (SPEC §4.2).
+// maxExtensions bounds the settings of extensions together, in bytes; with more, none
+// counts as declared.
+const maxExtensions = 4 << 10
+
+// askable is what an agent of a revision has declared of itself that concerns tool
+// servers, from its client capabilities: elicitation, sampling and roots with all
+// that they hold, and its settings of extensions but tasks, in canonical form; empty
+// if there is nothing. It is never more than was declared (SPEC §4.2); what of it a
+// server hears is the operator's to say.
 func askable(caps []byte, version string) string {
 	var set []byte
-	for _, kind := range [...]string{"elicitation", "roots", "sampling"} {
+	for _, kind := range [...]string{"elicitation", "extensions", "roots", "sampling"} {
 		if kind == "elicitation" && version < mcp.V20250618 || !bytes.Contains(caps, []byte(kind)) {
 			continue // before 2025-06-18 there is no elicitation
 		}
@@ -24,8 +29,12 @@ func askable(caps []byte, version string) string {
 		if !f.ok() || caps[f.val] != '{' {
 			continue
 		}
-		v, err := mcp.Canonical(caps[f.val:skipValue(caps, f.val)])
-		if err != nil || len(v) > maxAskable {
+		v, most := caps[f.val:skipValue(caps, f.val)], maxAskable
+		if kind == "extensions" {
+			v, most = otherExtensions(v), maxExtensions
+		}
+		v, err := mcp.Canonical(v)
+		if err != nil || len(v) > most || len(v) <= len("{}") && kind == "extensions" {
 			continue
 		}
 		if set == nil {
@@ -39,4 +48,13 @@ func askable(caps []byte, version string) string {
 		return ""
 	}
 	return string(append(set, '}'))
+}
+
+// otherExtensions are those that longcall does not end itself.
+func otherExtensions(raw []byte) []byte {
+	b, err := mcp.EditObject(raw, func(name string) bool { return name == extensionTasks })
+	if err != nil {
+		return []byte("{}")
+	}
+	return b
 }

@@ -14,6 +14,8 @@ func TestAskable(t *testing.T) {
 		{"nothing", `{}`, mcp.V20260728, ``},
 		{"no capabilities", ``, mcp.V20251125, ``},
 		{"other things only", `{"extensions":{"io.modelcontextprotocol/tasks":{}},"experimental":{"sampling":{}}}`, mcp.V20260728, ``},
+		{"extensions but tasks", `{"extensions":{"io.modelcontextprotocol/tasks":{},"b/x":{"z":1,"a":2},"a/x":{}}}`, mcp.V20250326, `{"extensions":{"a/x":{},"b/x":{"a":2,"z":1}}}`},
+		{"too much of extensions", `{"extensions":{"a/x":"` + strings.Repeat("x", maxExtensions) + `"},"roots":{}}`, mcp.V20260728, `{"roots":{}}`},
 		{"form", `{"elicitation":{}}`, mcp.V20250618, `{"elicitation":{}}`},
 		{"modes, order and blanks", `{ "sampling" : {"tools":{}, "context":{}}, "elicitation": {"url":{}, "form": {}}}`, mcp.V20260728, `{"elicitation":{"form":{},"url":{}},"sampling":{"context":{},"tools":{}}}`},
 		{"what the next revision adds", `{"elicitation":{"voice":{"b":1,"a":[1,2]}}}`, mcp.V20260728, `{"elicitation":{"voice":{"a":[1,2],"b":1}}}`},

@@ -192,9 +192,13 @@ func (x *exchange) initialize(m *mcp.Message) *session {
 	b := []byte(`{"protocolVersion":`)
 	b = append(b, mcp.Quote(x.version)...)
 	b = append(b, `,"capabilities":{`...)
-	offers := x.offers()
-	s.concern(offers.lists())
-	b = offers.append(b)
+	o := x.offers()
+	s.concern(o.lists())
+	b = o.append(b)
+	if len(o.extensions) > 0 {
+		all, _ := mcp.EditObject(nil, nil, o.extensions...) // which makes one of nothing
+		b = append(append(b, `,"extensions":`...), all...)
+	}
 	b = append(b, x.legacyTasks(client)...)
 	b = append(b, `},"serverInfo":`...)
 	b = append(b, x.h.info...)

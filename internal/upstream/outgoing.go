@@ -30,11 +30,20 @@ var modernMeta = []mcp.Member{
 	{Name: mcp.MetaKeyCapabilities, Value: []byte(`{` + tasksDeclared + `}`)},
 }
 
-const tasksDeclared = `"extensions":{"` + extensionTasks + `":{}}`
+const (
+	tasksMember   = `"` + extensionTasks + `":{}`
+	tasksDeclared = `"extensions":{` + tasksMember + `}`
+)
 
-// capabilities are those of a call: ours, and what its agent can be asked (SPEC
+// capabilities are those of a call: ours, and what its agent has declared (SPEC
 // §4.3; see call.Caller).
 func capabilities(asks string) []byte {
+	if ext := mcp.Value([]byte(asks), "extensions"); len(ext) > len("{}") {
+		all := append([]byte(`{`+tasksMember+`,`), ext[1:]...)
+		if b, err := mcp.EditObject([]byte(asks), nil, mcp.Member{Name: "extensions", Value: all}); err == nil {
+			return b
+		}
+	}
 	b := append([]byte{'{'}, tasksDeclared...)
 	if len(asks) > len("{}") {
 		b = append(append(b, ','), asks[1:]...)

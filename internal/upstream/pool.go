@@ -126,6 +126,7 @@ func (p *Pool) SetServers(servers map[string]Server) {
 			delete(p.known, name)
 		}
 	}
+	p.narrow(servers)
 	var again []linkKey // subscriptions that a new connection has to take over
 	for k, w := range p.wanted {
 		if _, ok := servers[k.server]; !ok {
@@ -183,8 +184,9 @@ func (p *Pool) take(server string, who call.Caller) (*link, error) {
 
 // key says which connection to a server is the caller's. p.mu is held.
 func (p *Pool) key(server string, who call.Caller) linkKey {
-	k := linkKey{server: server, asks: who.Capabilities}
-	switch p.servers[server].Share {
+	s := p.servers[server]
+	k := linkKey{server: server, asks: s.permitted(who.Capabilities)}
+	switch s.Share {
 	case "server":
 	case "session":
 		k.principal, k.session = who.Principal, who.Session
@@ -302,6 +304,11 @@ func (p *Pool) Run(ctx context.Context, x *call.Exec) call.Answer {
 		return failed("Not started: %v. Nothing was sent.", err)
 	}
 	defer p.done(l)
+	if caps := l.server.permitted(x.Spec.Capabilities); caps != x.Spec.Capabilities {
+		spec := *x.Spec
+		spec.Capabilities = caps
+		x.Spec = &spec
+	}
 	p.mu.Lock()
 	l.called = true
 	p.mu.Unlock()

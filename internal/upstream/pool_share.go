@@ -55,14 +55,12 @@ func (p *Pool) kin(k linkKey) *link {
 // RootsChanged tells the servers that were told that the caller's agent says when
 // its roots change that they did. Stateless servers ask when they want to know.
 func (p *Pool) RootsChanged(who call.Caller) {
-	if string(mcp.Value(mcp.Value([]byte(who.Capabilities), "roots"), "listChanged")) != "true" {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for server := range p.servers {
 		k := p.key(server, who)
-		if l := p.links[k]; l != nil && l.key == k {
+		told := string(mcp.Value(mcp.Value([]byte(k.asks), "roots"), "listChanged")) == "true"
+		if l := p.links[k]; told && l != nil && l.key == k {
 			l.conn.notify(mcp.MethodRootsChanged)
 		}
 	}

@@ -25,6 +25,12 @@ type Server struct {
 	Era   string // "auto", "modern", "legacy", or "sse": HTTP with SSE of 2024-11-05
 	Share string // who shares a connection: "principal", "server" or "session"
 
+	// Unasked are client capabilities that the server is not told of, whatever an
+	// agent declares: elicitation, sampling, roots. Extensions are those of the
+	// protocol whose settings it is told, if an agent has any.
+	Unasked    []string
+	Extensions []string
+
 	// Limits are those of requests that are no calls. Message is the largest
 	// that any call of the server has; 0 means 16 MiB, less than 0 none.
 	Limits call.Limits
