@@ -1,7 +1,6 @@
 package app
 
 import (
-	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -174,7 +173,7 @@ func servers(c *config.Config, r *policy.Rules) map[string]upstream.Server {
 		}
 		u.Limits.Message = largestMessage(r, name, s)
 		u.Unasked = unasked(s.Asks)
-		u.Extensions = slices.Sorted(maps.Keys(s.Extensions))
+		u.Extensions = s.Extensions
 		for k, v := range s.Headers {
 			u.Headers.Set(k, v.Reveal())
 		}

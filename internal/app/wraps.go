@@ -497,6 +497,13 @@ func (c catalog) Subscribe(ctx context.Context, who call.Caller, server, uri str
 	return c.Pool.Subscribe(ctx, who, server, uri)
 }
 
+// Notify passes a notification on to a server. A foreign one hears nothing.
+func (c catalog) Notify(who call.Caller, server, method string, params []byte) {
+	if !c.foreign(who, server) {
+		c.Pool.Notify(who, server, method, params)
+	}
+}
+
 // foreignWrap denies a call on a wrapped server to all but its owner, as if it
 // was not there; nil if there is nothing to deny.
 func (a *App) foreignWrap(principal, server string) *call.End {

@@ -223,8 +223,8 @@ type Server struct {
 	Restart Restart         `yaml:"restart"`
 	Tools   map[string]Tool `yaml:"tools"` // by the server's own name of the tool
 	// Extensions are those of the protocol that longcall does not know and lets
-	// through to the server: by name, the methods that agents may send; one that
-	// ends in * stands for all that begin so.
+	// through: by name, the methods of requests to the server and of notifications
+	// in both directions; one that ends in * stands for all that begin so.
 	Extensions map[string][]string `yaml:"extensions"`
 	Asks       Asks                `yaml:"asks"`
 }

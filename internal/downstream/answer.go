@@ -82,6 +82,9 @@ func (a *attachment) end(ev *call.Event) {
 	}
 	body, cuts := a.response(ev)
 	a.takeBackAll()
+	if ev.End.Code == mcp.CodeURLElicitation {
+		a.sent(ev.Body)
+	}
 	if a.modern && a.x.out.status == 0 {
 		a.refusal = a.status(ev)
 	}

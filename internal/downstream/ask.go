@@ -221,7 +221,9 @@ func (a *attachment) serverRequest(q *question) []byte {
 	id := mcp.Quote(askID(a.call.ID(), a.session.id, q.key))
 	params := q.params
 	var set []mcp.Member
-	if q.method == mcp.MethodElicit && mcp.ElicitMode(params) == "url" && !find(params, 0, memberElicitation).ok() {
+	if page, ok := text(params, memberElicitation); ok && q.method == mcp.MethodElicit {
+		a.session.pages.add(a.call.Record().Server, page)
+	} else if q.method == mcp.MethodElicit && mcp.ElicitMode(params) == "url" {
 		set = append(set, mcp.Member{Name: memberElicitation, Value: id}) // 2026-07-28 has none
 	}
 	var meta []mcp.Member
@@ -251,12 +253,6 @@ func (a *attachment) serverRequest(q *question) []byte {
 		b = append(append(b, `,"params":`...), params...)
 	}
 	return mcp.OneLine(append(b, '}'))
-}
-
-// isElicited says whether a notification tells that what a page was for is done.
-func isElicited(body []byte) bool {
-	m := find(body, 0, "method")
-	return m.ok() && string(body[m.val:m.end]) == `"`+mcp.MethodElicited+`"`
 }
 
 // takeBack cancels a request of ours, and forgets it.

@@ -541,7 +541,7 @@ func (a *attachment) progress(ev *call.Event) {
 }
 
 func (a *attachment) message(ev *call.Event) {
-	if a.session != nil && a.x.version >= mcp.V20251125 && !a.unwanted && isElicited(ev.Body) {
+	if !a.unwanted && a.passes(ev.Body) { // also without a level
 		b := a.take()
 		a.wrote(b, append(append(*b, eventHead...), ev.Body...), len(*b), true, ev.Seq)
 		return

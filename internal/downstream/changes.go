@@ -16,6 +16,8 @@ const (
 	updatePause = 100 * time.Millisecond
 	// maxUpdates is how many resources inside others may wait to be told.
 	maxUpdates = 1000
+	// maxMore bounds other notifications that wait to be told, in bytes.
+	maxMore = 256 << 10
 )
 
 // listNotices are the notifications about lists, in the order in which they are told.
@@ -41,6 +43,8 @@ type changes struct {
 	lists listSet
 	since time.Time // of the first of them
 	uris  []string  // in order, each once
+	more  [][]byte  // other notifications, raw
+	size  int       // bytes of them
 	last  time.Time // when resources were told last
 }
 
@@ -79,6 +83,22 @@ func (c *changes) notify() {
 	}
 }
 
+// message notes another notification. When too much waits to be told, the oldest ones
+// are dropped.
+func (c *changes) message(raw []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(raw) > maxMore {
+		return
+	}
+	c.more, c.size = append(c.more, raw), c.size+len(raw)
+	for c.size > maxMore || len(c.more) > maxUpdates {
+		c.size -= len(c.more[0])
+		c.more = c.more[1:]
+	}
+	c.notify()
+}
+
 // read says that the client reads a list now: changes before do not concern it any
 // more.
 func (c *changes) read(set listSet) {
@@ -99,6 +119,9 @@ func (c *changes) wait() (d time.Duration, ok bool) {
 		if u := time.Until(c.last.Add(updatePause)); !ok || u < d {
 			d, ok = u, true
 		}
+	}
+	if len(c.more) > 0 {
+		d, ok = 0, true
 	}
 	return max(d, 0), ok
 }
@@ -121,6 +144,7 @@ func (c *changes) take() (t telling) {
 	if len(c.uris) > 0 && now.Sub(c.last) >= updatePause {
 		t.uris, c.uris, c.last = c.uris, nil, now
 	}
+	t.more, c.more, c.size = c.more, nil, 0
 	return t
 }
 
@@ -132,12 +156,16 @@ func (c *changes) giveBack(t telling) {
 	for _, uri := range t.uris {
 		c.resource(uri, uri)
 	}
+	for _, raw := range t.more {
+		c.message(raw)
+	}
 }
 
 // telling is what is told at one time.
 type telling struct {
 	lists listSet
 	uris  []string
+	more  [][]byte
 }
 
 // each calls f with the method of each notification and the members of its params.

@@ -228,7 +228,7 @@ func (a *attachment) pages(ev *call.Event) []byte {
 }
 
 // page is one that a person has to visit.
-type page struct{ message, url string }
+type page struct{ message, url, id string }
 
 // pagesOf reads data.elicitations of an error.
 func pagesOf(body []byte) (all []page) {
@@ -249,7 +249,8 @@ func pagesOf(body []byte) (all []page) {
 		url, ok := text(raw, "url")
 		message, _ := text(raw, "message")
 		if ok && url != "" {
-			all = append(all, page{message, url})
+			id, _ := text(raw, memberElicitation)
+			all = append(all, page{message, url, id})
 		}
 	}
 	return all

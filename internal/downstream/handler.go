@@ -38,6 +38,9 @@ type Catalog interface {
 	SetLevel(who call.Caller, level string)
 	// RootsChanged says that a session's roots are others now; it does not wait.
 	RootsChanged(who call.Caller)
+	// Notify passes a notification on to a server, if there is a connection to it;
+	// params is a raw object or nil. It does not wait.
+	Notify(who call.Caller, server, method string, params []byte)
 	// Watch calls f, which does not block, whenever a list or a resource of a
 	// server has changed, until stop was called and returned.
 	Watch(f func(server string, c mcp.Change)) (stop func())
@@ -95,8 +98,8 @@ type Settings struct {
 	// TellEnds says where ends of calls that were handed off are told.
 	TellEnds TellEnds
 	// Extensions are what the operator lets through of what longcall does not
-	// know: by server, then by the extension's name, its methods; one that ends
-	// in * stands for all that begin so.
+	// know: by server, then by the extension's name, its methods, of requests and
+	// of notifications; see mcp.Allows.
 	Extensions map[string]map[string][]string
 	// KeepArguments is what the journal may keep of raw arguments, and Digest
 	// the digest of their canonical form. Either may be nil.

@@ -93,6 +93,10 @@ func (x *exchange) notified(s *session, m *mcp.Message) {
 		x.h.opt.Catalog.RootsChanged(x.caller())
 	case mcp.MethodProgress:
 		x.working(s, m)
+	default:
+		if owner := x.extensionOwner(m.Method); owner != "" {
+			x.h.opt.Catalog.Notify(x.caller(), owner, m.Method, bytes.Clone(m.Params.Of(m.Raw)))
+		}
 	}
 }
 
@@ -359,6 +363,11 @@ func (x *exchange) listen(s *session) {
 					x.q.Events++
 					wrote = true
 				})
+				for _, raw := range told.more {
+					out.write(mcp.AppendSSE(nil, "", "message", raw))
+					x.q.Events++
+					wrote = true
+				}
 				s.news.arm(news)
 			case <-wake:
 				w.soon()

@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
@@ -304,42 +303,21 @@ func (x *exchange) allowedExtensions(server string) (names []string) {
 	return names
 }
 
-// extensionOwner is the server that gets requests of a method that longcall does
-// not know: the one, if there is only one here, whose extensions the operator
+// extensionOwner is the server that gets requests and notifications of a method that
+// longcall does not know: the one, if there is only one here, whose extensions the operator
 // lets through. Empty if there is none.
 func (x *exchange) extensionOwner(method string) (owner string) {
-	if len(x.set.Extensions) == 0 || ofProtocol(method) {
+	if len(x.set.Extensions) == 0 {
 		return ""
 	}
 	for _, server := range x.servers() {
-		for _, methods := range x.set.Extensions[server] {
-			if !slices.ContainsFunc(methods, func(pattern string) bool { return matchMethod(pattern, method) }) {
-				continue
-			}
-			if owner != "" && owner != server {
-				return ""
-			}
-			owner = server
+		if !mcp.Allows(x.set.Extensions[server], method) {
+			continue
 		}
+		if owner != "" {
+			return ""
+		}
+		owner = server
 	}
 	return owner
-}
-
-// ofProtocol says whether a method is the protocol's own: of those, what is not
-// served is not there, whatever a pattern of the config says.
-func ofProtocol(method string) bool {
-	switch group, _, _ := strings.Cut(method, "/"); group {
-	case "initialize", "ping", "server", "tools", "prompts", "resources", "completion", "logging", "tasks", "subscriptions", "notifications",
-		"sampling", "elicitation", "roots":
-		return true
-	}
-	return false
-}
-
-// matchMethod compares a method with one of the config, which may end in *.
-func matchMethod(pattern, method string) bool {
-	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
-		return strings.HasPrefix(method, prefix)
-	}
-	return pattern == method
 }

@@ -176,6 +176,7 @@ type rig struct {
 	subscribed   []string // what was asked of Subscribe and Unsubscribe, in order
 	subscribeErr map[string]error
 	levels       []string // what was asked of SetLevel
+	notes        []string // what was asked of Notify
 	roots        int      // how often RootsChanged was called
 
 	listErr  map[string]error
@@ -251,6 +252,12 @@ func (r *rig) RootsChanged(call.Caller) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.roots++
+}
+
+func (r *rig) Notify(who call.Caller, server, method string, params []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notes = append(r.notes, who.Session+" "+server+" "+method+" "+string(params))
 }
 
 func (r *rig) SetLevel(who call.Caller, level string) {

@@ -45,6 +45,8 @@ type session struct {
 	level   atomic.Int32 // lowest of log messages that it wants
 	leveled atomic.Bool  // whether it has said so
 
+	pages pages // that it was sent to
+
 	store SessionStore // nil if nobody keeps it
 	caps  []byte       // StoredSession.Data
 	again bool         // of an earlier process: what it has asked for is still to be asked for; under mu
@@ -437,6 +439,10 @@ func (s *session) concern(set listSet) {
 
 // noteChange notes a change, if the client knows of what has changed.
 func (s *session) noteChange(server string, c mcp.Change) {
+	if c.Message != "" {
+		s.noteMessage(server, []byte(c.Message))
+		return
+	}
 	if c.URI != "" {
 		s.held.changed(server, c.URI)
 		return

@@ -353,6 +353,7 @@ func (ss *subscriptions) changed(server string, c mcp.Change) {
 	defer ss.mu.Unlock()
 	for s := range ss.all {
 		switch {
+		case c.Message != "": // nobody asked for it
 		case s.server != "" && s.server != server || !concerns(c, s.principal, ""):
 		case c.URI != "":
 			s.held.changed(server, c.URI)

@@ -3,10 +3,9 @@ package mcp
 // What a server may ask of the agent whose request it works on: as a request, up to
 // 2025-11-25, or in a result of kind ResultInput (SPEC §4.1).
 const (
-	MethodElicit   = "elicitation/create"
-	MethodSample   = "sampling/createMessage"
-	MethodRoots    = "roots/list"
-	MethodElicited = "notifications/elicitation/complete" // 2025-11-25: what a page was for is done
+	MethodElicit = "elicitation/create"
+	MethodSample = "sampling/createMessage"
+	MethodRoots  = "roots/list"
 
 	// ResultInput is the resultType of a result that only asks.
 	ResultInput = "input_required"

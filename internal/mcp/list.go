@@ -86,11 +86,13 @@ type Listing struct {
 }
 
 // Change is something that a server told, or that was noticed about it: a list,
-// or, if URI is not empty, a resource. Principal and Session say whose connection
+// or, if URI is not empty, a resource; or, if Message is not empty, a notification
+// that longcall knows nothing to do with but to pass it on. Principal and Session say whose connection
 // it came on: empty is everybody's.
 type Change struct {
 	List               ListKind
 	URI                string
+	Message            string // raw, in one line
 	Principal, Session string
 }
 

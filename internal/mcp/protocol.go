@@ -76,6 +76,7 @@ const (
 	MethodSetLevel      = "logging/setLevel"
 	MethodListen        = "subscriptions/listen"
 
+	MethodElicited         = "notifications/elicitation/complete" // 2025-11-25: what a page was for is done
 	MethodCancelled        = "notifications/cancelled"
 	MethodProgress         = "notifications/progress"
 	MethodMessage          = "notifications/message"

@@ -65,6 +65,7 @@ type httpConn struct {
 
 	pending sync.Map // our id to *exchange, while a call runs: where Path B progress goes
 	tasks   taskBoard
+	notes   atomic.Int32 // notifications that are on their way
 }
 
 // session is one era decision and, in the legacy era, one session.
@@ -404,18 +405,45 @@ func (c *httpConn) tell(sess *session, body []byte) {
 	})
 }
 
-// notify tells the session that there is.
-func (c *httpConn) notify(method string) {
+// maxNotes is how many notifications are on their way at a time; what is more is
+// dropped.
+const maxNotes = 64
+
+// notify tells the session that there is, or a stateless server.
+func (c *httpConn) notify(n *note) {
 	c.mu.Lock()
-	s := c.sess
+	s, old := c.sess, c.old
 	c.mu.Unlock()
-	if s != nil && !s.isModern {
-		c.tell(s, notification(method))
+	switch {
+	case old != nil:
+		old.notify(n)
+		return
+	case s == nil || s.isModern && !n.any:
+		return
+	}
+	if c.notes.Add(1) > maxNotes {
+		c.notes.Add(-1)
+		c.hooks.Log.Warn("a notification of an agent was dropped: the tool server does not take so many", "method", n.method)
+		return
+	}
+	body := n.message(s.isModern)
+	if !c.spawn(func() {
+		defer c.notes.Add(-1)
+		ctx, cancel := context.WithTimeout(c.ctx, tellTime)
+		defer cancel()
+		c.sendNamed(ctx, s, n.method, body)
+	}) {
+		c.notes.Add(-1)
 	}
 }
 
 func (c *httpConn) send(ctx context.Context, sess *session, body []byte) {
-	resp, err := c.post(ctx, sess, "", "", body)
+	c.sendNamed(ctx, sess, "", body)
+}
+
+// sendNamed is send with the method that a stateless server reads in a header.
+func (c *httpConn) sendNamed(ctx context.Context, sess *session, method string, body []byte) {
+	resp, err := c.post(ctx, sess, method, "", body)
 	if err != nil {
 		return // the server finds out by itself
 	}

@@ -244,8 +244,8 @@ func (s *listening) hear(m *mcp.Message) {
 			s.honoured[uri] = true
 		}
 		close(s.acked)
-	case !s.silent:
-		s.l.hooks.told(m)
+	case !s.silent && !s.l.hooks.told(m):
+		s.l.hooks.apart(m)
 	}
 }
 

@@ -163,9 +163,30 @@ func outgoingRequest(id, method string, params []byte, modern bool) []byte {
 	return append(b, '}')
 }
 
-// notification makes one without params.
-func notification(method string) []byte {
-	return append(append([]byte(`{"jsonrpc":"2.0","method":`), mcp.Quote(method)...), '}')
+// note is a notification to a server.
+type note struct {
+	method string
+	params []byte // a raw JSON object, or nil
+	any    bool   // for servers of both eras
+}
+
+// message is the note in one line, in the words of an era.
+func (n *note) message(modern bool) []byte {
+	params := n.params
+	if meta := mcp.Value(params, "_meta"); meta != nil || modern {
+		set := []mcp.Member(nil)
+		if modern {
+			set = modernMeta
+		}
+		if meta, err := mcp.EditObject(meta, hopLocal, set...); err == nil {
+			params, _ = mcp.EditObject(params, nil, mcp.Member{Name: "_meta", Value: meta})
+		}
+	}
+	b := append([]byte(`{"jsonrpc":"2.0","method":`), mcp.Quote(n.method)...)
+	if params != nil {
+		b = append(append(b, `,"params":`...), params...)
+	}
+	return mcp.OneLine(append(b, '}'))
 }
 
 // outgoingCancel tells a server to cancel the request with our id (R-74).

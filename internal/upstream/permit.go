@@ -51,7 +51,7 @@ func (s *Server) permittedExtensions(raw []byte) []byte {
 	if err != nil {
 		return nil
 	}
-	members = slices.DeleteFunc(members, func(m mcp.Member) bool { return !slices.Contains(s.Extensions, m.Name) })
+	members = slices.DeleteFunc(members, func(m mcp.Member) bool { _, ok := s.Extensions[m.Name]; return !ok })
 	if len(members) == 0 {
 		return nil
 	}

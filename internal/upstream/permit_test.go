@@ -30,7 +30,7 @@ func TestPolicyOnAsks(t *testing.T) {
 			}}}
 			up := wire.NewUpstream(t, opt)
 			g := newGateway(t, up.URL, func(s *upstream.Server) {
-				s.Unasked, s.Extensions = []string{"elicitation", "sampling"}, []string{"com.example/x"}
+				s.Unasked, s.Extensions = []string{"elicitation", "sampling"}, map[string][]string{"com.example/x": {"x/*"}}
 			})
 			s := g.follow(g.askable(declared, func(s *call.Spec) { s.Era = mcp.V20260728 }))
 			where, want := "initialize", `"capabilities":{"extensions":{"com.example/x":{"deep":[1]}},"roots":{}}`

@@ -217,6 +217,7 @@ func (p *Pool) newLink(k linkKey, s Server) *link {
 		Introduced:   l.introduced,
 		ListChanged:  l.listChanged,
 		Updated:      l.updated,
+		Apart:        l.apart,
 		Parted:       l.parted,
 		Renewed:      l.renewed,
 		LogLevel:     p.logLevel,

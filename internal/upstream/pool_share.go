@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"maps"
 	"time"
 
@@ -61,8 +62,28 @@ func (p *Pool) RootsChanged(who call.Caller) {
 		k := p.key(server, who)
 		told := string(mcp.Value(mcp.Value([]byte(k.asks), "roots"), "listChanged")) == "true"
 		if l := p.links[k]; told && l != nil && l.key == k {
-			l.conn.notify(mcp.MethodRootsChanged)
+			l.conn.notify(&note{method: mcp.MethodRootsChanged})
 		}
+	}
+}
+
+// Notify passes a notification of an agent on that longcall knows nothing of,
+// to the connection that there is; none is made for it. params is a raw object or nil.
+// It does not wait.
+func (p *Pool) Notify(who call.Caller, server, method string, params []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.links[p.key(server, who)]; l != nil {
+		l.conn.notify(&note{method: method, params: params, any: true})
+	}
+}
+
+// apart tells those who watch of a notification that is of no call: one of an
+// extension that the operator lets through, unless others than its principal
+// may hear it, or that what a page was for is done.
+func (l *link) apart(m *mcp.Message) {
+	if m.Method == mcp.MethodElicited || l.key.principal != "" && mcp.Allows(l.server.Extensions, m.Method) {
+		l.p.changed(l.server.Name, l.change(mcp.Change{Message: string(mcp.OneLine(bytes.Clone(m.Raw)))}))
 	}
 }
 

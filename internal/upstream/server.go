@@ -29,7 +29,7 @@ type Server struct {
 	// agent declares: elicitation, sampling, roots. Extensions are those of the
 	// protocol whose settings it is told, if an agent has any.
 	Unasked    []string
-	Extensions []string
+	Extensions map[string][]string // by name, the methods that are passed on: see mcp.Allows
 
 	// Limits are those of requests that are no calls. Message is the largest
 	// that any call of the server has; 0 means 16 MiB, less than 0 none.
@@ -47,6 +47,7 @@ type Hooks struct {
 	Introduced  func(s intro)              // a session was opened, a process started, or a stateless server asked
 	ListChanged func(kinds []mcp.ListKind) // the server says that these lists changed
 	Updated     func(uri string)           // it says that a resource changed
+	Apart       func(m *mcp.Message)       // another notification came that is of no call
 	Parted      func()                     // it is gone, or may be, and comes back at the next use
 	Renewed     func()                     // the connection was lost for a time: what changed meanwhile was not heard
 	Reconnected func(result string)        // "session", "resumed", "lost": an upstream connection was renewed
@@ -119,6 +120,13 @@ func (h *Hooks) told(m *mcp.Message) bool {
 	return true
 }
 
+// apart passes on a notification that is of no call, and that told knows nothing of.
+func (h *Hooks) apart(m *mcp.Message) {
+	if h.Apart != nil {
+		h.Apart(m)
+	}
+}
+
 // conn is one connection to a tool server: a session, a process, or nothing
 // but an address where the server is stateless.
 type conn interface {
@@ -133,9 +141,9 @@ type conn interface {
 	// notifications that come on it, until it ends: with ctx, or with a reason,
 	// which is an *mcp.RPCError if the server refused it.
 	listen(ctx context.Context, params []byte, hear func(m *mcp.Message)) error
-	// notify sends a notification to the session or process that there is, if the
-	// server has sessions, in the background; else it does nothing.
-	notify(method string)
+	// notify sends a notification to the session or process that there is, in the
+	// background. A stateless server gets only what is not of a session.
+	notify(m *note)
 	// modern says which era the server speaks, after a request or call worked.
 	modern() bool
 	// mirrors says whether arguments are mirrored into headers (SPEC §1.3), after

@@ -207,8 +207,10 @@ func (s *standalone) handle(data []byte) {
 	case s.c.hooks.told(&m):
 	case m.Method == methodTaskStatus:
 		s.c.tasks.word(&m)
-	default:
+	case m.Method == mcp.MethodMessage:
 		s.c.unattributed(&m)
+	default:
+		s.c.hooks.apart(&m)
 	}
 }
 
@@ -217,9 +219,6 @@ func (s *standalone) handle(data []byte) {
 // call's own stream can be resumed: after a kill of ours the message would not come
 // again, and what follows it would not have the seq that readers know it by (I5).
 func (c *httpConn) unattributed(m *mcp.Message) {
-	if m.Method != mcp.MethodMessage {
-		return
-	}
 	var running []bystander
 	c.pending.Range(func(_, x any) bool {
 		running = append(running, x.(*exchange))

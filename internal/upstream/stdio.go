@@ -190,12 +190,12 @@ func (c *stdioConn) request(ctx context.Context, method string, params []byte) (
 }
 
 // notify tells the process that runs.
-func (c *stdioConn) notify(method string) {
+func (c *stdioConn) notify(n *note) {
 	c.mu.Lock()
 	l := c.life
 	c.mu.Unlock()
-	if l != nil && !l.wire.modern {
-		l.wire.send(notification(method))
+	if l != nil && (n.any || !l.wire.modern) {
+		l.wire.send(n.message(l.wire.modern))
 	}
 }
 

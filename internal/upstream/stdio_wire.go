@@ -394,8 +394,9 @@ func (w *wire) notification(m *mcp.Message) {
 			w.withdrawn(m)
 		}
 	default:
-		if !w.heard(m) {
-			w.hooks.told(m)
+		if !w.heard(m) && !w.hooks.told(m) {
+			own := *m // else every message of the process would be on the heap
+			w.hooks.apart(&own)
 		}
 	}
 }
