@@ -62,7 +62,7 @@ func (p *pair) cancelled(id string, nth int, limit time.Duration) {
 // short.
 func TestO21CancelReachesItsServer(t *testing.T) {
 	h := timedHouse(t)
-	for _, two := range []place{overSSE, overJSON, overStdio, overStdioModern} {
+	for _, two := range []place{overSSE, overJSON, overOld, overStdio, overStdioModern} {
 		for _, one := range []place{overSSE, overStdio} {
 			h.pair(two.name+" beside "+one.name, one, two, func(t *testing.T, p *pair) {
 				other := p.dn.Start(wire.Call{Tool: p.otherName + "__work", ID: `"101"`, Args: script(step{Pause: 2500, Text: "other"})})
@@ -177,7 +177,7 @@ func (s *scene) one(want call.Outcome, by string) call.Record {
 func TestO22LateAnswer(t *testing.T) {
 	t.Parallel()
 	h := timedHouse(t)
-	for _, two := range []place{overSSE, overJSON, overStdio, overStdioModern} {
+	for _, two := range []place{overSSE, overJSON, overOld, overStdio, overStdioModern} {
 		for name, accept := range map[string]string{"stream": wire.AcceptBoth, "JSON": wire.AcceptJSON} {
 			h.pair(two.name+" to "+name, overSSE, two, func(t *testing.T, p *pair) {
 				p.dn.Accept = accept

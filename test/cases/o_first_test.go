@@ -29,7 +29,7 @@ func TestO1FirstByteAtOnce(t *testing.T) {
 		within(t, "the end of the stream", x.EndAt()-m.Came, time.Second)
 	}
 	h := timedHouse(t)
-	for _, p := range []place{overJSONModern, overSSE, overStdio} {
+	for _, p := range []place{overJSONModern, overSSE, overOld, overStdio} {
 		h.add(p.name, wire.Legacy, p.open(t), func(t *testing.T, s *scene) {
 			check(t, s.dn.Start(wire.Call{Args: script(step{Pause: 8000, Text: "done"})}), 8*time.Second)
 			s.ended(call.Completed)
@@ -64,7 +64,7 @@ func TestO1FirstByteAtOnce(t *testing.T) {
 func TestO2Keepalive(t *testing.T) {
 	t.Parallel()
 	h := timedHouse(t)
-	for _, agent := range []string{wire.Legacy, wire.Modern} {
+	for _, agent := range []string{wire.Legacy, "2025-06-18", wire.Modern} {
 		for _, p := range []place{overJSON, overStdio} {
 			h.add(p.name+" for "+agent, agent, p.open(t), func(t *testing.T, s *scene) {
 				x := s.dn.Start(wire.Call{Args: script(step{Pause: 12000, Text: "done"})})
@@ -83,9 +83,9 @@ func TestO2Keepalive(t *testing.T) {
 					t.Errorf("the result is not an event: %q", head)
 				}
 				for l := range strings.SplitSeq(head, "\n") {
-					// Since 2025-11-25 a stream begins with an event without data,
-					// and events have ids: that is no message.
-					primes := agent == wire.Legacy && (strings.HasPrefix(l, "id: ") || l == "retry: 1000" || l == "data: ")
+					// With sessions, events have ids, and since 2025-11-25 a stream
+					// begins with an event without data: that is no message.
+					primes := strings.HasPrefix(l, "id: ") && agent != wire.Modern || (l == "retry: 1000" || l == "data: ") && agent == wire.Legacy
 					if l != "" && !primes && !strings.HasPrefix(l, ":") {
 						t.Errorf("the line %q before the result", l)
 					}

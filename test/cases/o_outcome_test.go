@@ -319,7 +319,7 @@ func TestO20AgentGoesAway(t *testing.T) {
 	}
 	const grace = "disconnect_grace: 300ms" // which is for agents of the other era
 	h := timedHouse(t)
-	for _, p := range []place{overSSE, overJSON, overSSEModern, overStdio} {
+	for _, p := range []place{overSSE, overJSON, overOld, overSSEModern, overStdio} {
 		for name, bye := range ways {
 			h.add(p.name+" "+name, wire.Legacy, p.open(t), func(t *testing.T, s *scene) { check(t, s, wire.Call{Token: "1"}, bye) }, grace)
 		}

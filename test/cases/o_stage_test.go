@@ -148,6 +148,7 @@ type place struct {
 	stdio   bool
 	json    bool // the result comes as JSON, not SSE
 	get     bool // all but the result comes on the standalone stream
+	old     bool // everything comes on the one stream of the 2024-11-05 transport
 }
 
 var (
@@ -156,6 +157,7 @@ var (
 	overGET         = place{name: "SSE and GET", version: wire.Legacy, get: true}
 	overSSEModern   = place{name: "modern SSE", version: wire.Modern}
 	overJSONModern  = place{name: "modern JSON", version: wire.Modern, json: true}
+	overOld         = place{name: "SSE of 2024", version: "2024-11-05", old: true}
 	overStdio       = place{name: "stdio", version: wire.Legacy, stdio: true}
 	overStdioModern = place{name: "modern stdio", version: wire.Modern, stdio: true}
 )
@@ -176,12 +178,15 @@ func everywhere(t *testing.T, at []place, f func(t *testing.T, s *scene), more .
 }
 
 // speaking are the places that can send progress.
-var speaking = []place{overSSE, overJSON, overGET, overSSEModern, overStdio, overStdioModern}
+var speaking = []place{overSSE, overJSON, overGET, overOld, overSSEModern, overStdio, overStdioModern}
 
 // handler plays the steps of calls over HTTP.
 func (p place) handler(o *turns, stop <-chan struct{}) wire.Handler {
 	return func(c *wire.Conn, r *wire.Request) {
 		open := false
+		if p.old {
+			c, open = c.Took(), true
+		}
 		play(r, o, stop, func(m string, slow bool) {
 			msg, _ := wire.ParseMsg(m)
 			pieces := []string{wire.Event("", m)}
@@ -203,7 +208,7 @@ func (p place) handler(o *turns, stop <-chan struct{}) wire.Handler {
 			}
 			c.Body(pieces...)
 		})
-		if open {
+		if open && !p.old {
 			c.End()
 		}
 	}
@@ -227,10 +232,10 @@ func (p place) open(t *testing.T) tool {
 	}
 	o := newTurns()
 	return tool{http: wire.NewUpstream(t, wire.Options{
-		Version: p.version, JSON: p.json,
+		Version: p.version, JSON: p.json, Old: p.old,
 		On: map[string]wire.Handler{
 			"tools/call":              p.handler(o, t.Context().Done()),
-			"notifications/cancelled": func(c *wire.Conn, r *wire.Request) { o.hear(r); c.Status(202) },
+			"notifications/cancelled": func(c *wire.Conn, r *wire.Request) { o.hear(r); c.Status(202) }, // in the transport of 2024, too
 		},
 	})}
 }

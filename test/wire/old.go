@@ -3,6 +3,8 @@ package wire
 import (
 	"net/url"
 	"strings"
+	"testing"
+	"time"
 )
 
 // A server with Options.Old has its stream at URL, which announces an address to
@@ -85,4 +87,79 @@ func (u *Upstream) oldUsual(c *Conn, r *Request) {
 	if r.ID != nil && !r.Response() {
 		s.Event(u.reply(r))
 	}
+}
+
+// OldClient is an agent of the 2024-11-05 transport: it posts messages to where
+// its one stream says, and gets all answers on that stream.
+type OldClient struct {
+	*Client
+	Stream *Exchange
+}
+
+// NewOldClient opens the stream at the endpoint, and a session on it.
+func NewOldClient(t testing.TB, endpoint string) *OldClient {
+	t.Helper()
+	c := &OldClient{Client: NewClient(t, endpoint, "2024-11-05")}
+	c.Stream = c.Do(HTTP{Verb: "GET", Header: map[string]string{"Accept": "text/event-stream"}})
+	first := c.Stream.WaitItems(1, 0)[0]
+	fatalIf(t, first.Type != "endpoint" || first.HasID, "the stream begins with %+v", first)
+	c.path = first.Data
+	c.Post(c.Message(`"hello"`, "initialize", `"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"old","version":"1"}`, ""))
+	m := c.Answer(`"hello"`)
+	fatalIf(t, m.Result == nil, "initialize: %s", m.JSON)
+	c.Post(c.Message("", "notifications/initialized", "", ""))
+	return c
+}
+
+// Post sends a message, and fails the test if it is not accepted.
+func (c *OldClient) Post(body string) *Exchange {
+	c.t.Helper()
+	x := c.Do(HTTP{Body: body})
+	x.Head(0)
+	fatalIf(c.t, x.Status() != 202, "posted %s, got HTTP %d: %s", body, x.Status(), x.Body())
+	return x
+}
+
+// Call posts a tools/call, of which it takes the ID, Tool, Args and Token.
+func (c *OldClient) Call(call Call) *Exchange {
+	c.t.Helper()
+	if call.Tool == "" {
+		call.Tool = "work"
+	}
+	if call.Args == "" {
+		call.Args = "{}"
+	}
+	meta := ""
+	if call.Token != "" {
+		meta = `"progressToken":` + call.Token
+	}
+	return c.Post(c.Message(call.ID, "tools/call", `"name":`+Quote(call.Tool)+`,"arguments":`+call.Args, meta))
+}
+
+// Answer waits for the response with a raw id.
+func (c *OldClient) Answer(id string) TimedMsg {
+	c.t.Helper()
+	m, ok := c.answer(id, Timeout)
+	fatalIf(c.t, !ok, "no answer with the id %s; so far:\n%s", id, c.Stream.Body())
+	return m
+}
+
+// Silent waits for the whole time, and fails the test if a response with a raw
+// id comes in it.
+func (c *OldClient) Silent(id string, during time.Duration) {
+	c.t.Helper()
+	m, ok := c.answer(id, during)
+	fatalIf(c.t, ok, "answered: %s", m.JSON)
+}
+
+func (c *OldClient) answer(id string, limit time.Duration) (m TimedMsg, ok bool) {
+	c.Stream.until(limit, func() bool {
+		for _, m = range c.Stream.messagesLocked() {
+			if ok = m.Response() && string(m.ID) == id; ok {
+				return true
+			}
+		}
+		return c.Stream.over
+	})
+	return m, ok
 }
