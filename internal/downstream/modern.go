@@ -51,7 +51,9 @@ func (x *exchange) serveModern(m *mcp.Message) *attachment {
 		return nil
 	}
 	x.version, x.q.Era = version, version
-	x.asks = askable(m.MetaCapabilities.Of(m.Raw), version)
+	if m.Method != mcp.MethodComplete { // whose answer cannot be a question (SPEC §4.1, R-08)
+		x.asks = askable(m.MetaCapabilities.Of(m.Raw), version)
+	}
 	extension, known := false, true
 	switch m.Method {
 	case mcp.MethodDiscover, mcp.MethodToolsCall, mcp.MethodPromptsGet, mcp.MethodResourcesRead, mcp.MethodComplete, methodTasksGet, methodTasksUpdate, methodTasksCancel, mcp.MethodListen,

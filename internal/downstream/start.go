@@ -129,7 +129,7 @@ func (x *exchange) newAttachment(m *mcp.Message, d Decision) *attachment {
 		a.token = append([]byte(nil), t...)
 	}
 	if x.modern {
-		if x.asks != "" && m.Method != mcp.MethodComplete {
+		if x.asks != "" {
 			if sum, ok := requestDigest(m); ok {
 				a.asks = &sum
 			}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -452,9 +453,9 @@ func (x *exchange) single(ctx context.Context, resp *http.Response) call.Answer 
 	case errors.As(err, &status) && status.Status/100 == 2:
 		return interrupted("the tool server answered with a message that is no answer (HTTP %d).", status.Status)
 	case errors.As(err, &status):
-		return refusedCall(x.c.s.Name, status.Status, unnamed(status.Body, x.id))
+		return refusedCall(x.c.s.Name, resp, unnamed(status.Body, x.id))
 	case err != nil && resp.StatusCode/100 != 2:
-		return refusedCall(x.c.s.Name, resp.StatusCode, "")
+		return refusedCall(x.c.s.Name, resp, "")
 	case err != nil:
 		return x.lost(ctx, err)
 	case sameID(&m, x.id):
@@ -462,6 +463,8 @@ func (x *exchange) single(ctx context.Context, resp *http.Response) call.Answer 
 	case malformed(m.Code):
 		x.malformed = m.Code
 		return refusedForm(x.c.s.Name, m.Code, unnamed(m.ErrText, x.id))
+	case m.Error.Ok() && (broken(resp.StatusCode) || m.Code == mcp.CodeInternal):
+		return interrupted("the tool server, or a proxy before it, answered with an error that does not say when it came: %s (code %d, HTTP %d).", unnamed(printable([]byte(m.ErrText)), x.id), m.Code, resp.StatusCode)
 	case m.Error.Ok():
 		return failed("The tool server refused the call: %s (code %d, HTTP %d). It did not run.", unnamed(printable([]byte(m.ErrText)), x.id), m.Code, resp.StatusCode)
 	}
@@ -478,7 +481,8 @@ func unnamed(text, id string) string {
 }
 
 // refusedCall is the answer for an HTTP status without a JSON-RPC message.
-func refusedCall(server string, status int, body string) call.Answer {
+func refusedCall(server string, resp *http.Response, body string) call.Answer {
+	status := resp.StatusCode
 	text := http.StatusText(status)
 	if body != "" {
 		text += ": " + body
@@ -488,11 +492,21 @@ func refusedCall(server string, status int, body string) call.Answer {
 		return failed("The tool server %q refused longcall's credentials (HTTP %d %s). The call did not run. The operator has to check its headers in the config.", server, status, text)
 	case status/100 == 3:
 		return failed("The tool server %q sends its callers to another address (HTTP %d %s). The call did not run. The operator has to write that address as its url in the config.", server, status, text)
-	case status >= 500 || status == http.StatusRequestTimeout:
+	case broken(status):
 		return interrupted("the tool server, or a proxy before it, answered HTTP %d %s.", status, text)
+	case status == http.StatusTooManyRequests:
+		when := "later"
+		if s, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 20); err == nil {
+			when = fmt.Sprintf("in %d s or later", s)
+		}
+		return failed("The tool server %q takes no more calls now (HTTP %d %s). It did not run. Call again %s.", server, status, text, when)
 	}
 	return failed("The tool server %q refused the call (HTTP %d %s). It did not run.", server, status, text)
 }
+
+// broken says whether a status leaves open what became of the request: the server,
+// or a proxy before it, may have failed after the tool ran (O17).
+func broken(status int) bool { return status >= 500 || status == http.StatusRequestTimeout }
 
 // takeOver is the size from which on an answer keeps the reader's buffer
 // instead of a copy.

@@ -461,3 +461,74 @@ func TestP16SilentResumedStreamIsNoticed(t *testing.T) {
 		t.Error("sent again")
 	}
 }
+
+// R-79, R-82: a call goes to the address in the config and nowhere else, and never
+// twice; what the server says instead is told in words that say whether it ran.
+func TestCallRefused_R79_R82(t *testing.T) {
+	t.Parallel()
+	thief := wire.NewUpstream(t, wire.Options{})
+	for name, c := range map[string]struct {
+		answer  wire.Handler
+		outcome call.Outcome
+		text    string
+	}{
+		"307 elsewhere": {func(c *wire.Conn, _ *wire.Request) { c.Status(307, "Location: "+thief.URL) }, call.Failed, "sends its callers to another address (HTTP 307 Temporary Redirect). The call did not run."},
+		"308 here":      {func(c *wire.Conn, _ *wire.Request) { c.Status(308, "Location: /mcp/") }, call.Failed, "sends its callers to another address"},
+		"302":           {func(c *wire.Conn, _ *wire.Request) { c.Status(302, "Location: /login") }, call.Failed, "sends its callers to another address"},
+		"429":           {wire.Refuse(429), call.Failed, "It did not run. Call again later."},
+		"429, 120 s":    {func(c *wire.Conn, _ *wire.Request) { c.Status(429, "Retry-After: 120") }, call.Failed, "Call again in 120 s or later."},
+		"429, a date":   {func(c *wire.Conn, _ *wire.Request) { c.Status(429, "Retry-After: Fri, 31 Dec 1999 23:59:59 GMT") }, call.Failed, "Call again later."},
+		"503, at once":  {func(c *wire.Conn, _ *wire.Request) { c.Status(503, "Retry-After: 0") }, call.Interrupted, "HTTP 503"},
+		"413":           {wire.Refuse(413), call.Failed, "It did not run."},
+		"refused in JSON": {func(c *wire.Conn, _ *wire.Request) {
+			c.JSON(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no"}}`)
+		}, call.Failed, "It did not run."},
+	} {
+		for _, version := range []string{wire.Legacy, wire.Modern} {
+			t.Run(name+" "+version, func(t *testing.T) {
+				t.Parallel()
+				up := wire.NewUpstream(t, wire.Options{Version: version, On: map[string]wire.Handler{"tools/call": c.answer}})
+				g := newGateway(t, up.URL)
+				g.follow(g.start(call.Limits{})).want(t, c.outcome, c.text)
+				if n := up.Count("tools/call"); n != 1 {
+					t.Errorf("sent %d times", n)
+				}
+			})
+		}
+	}
+	t.Cleanup(func() { // after all of them
+		if n := thief.Conns(); n != 0 {
+			t.Errorf("%d connections to the other origin", n)
+		}
+	})
+}
+
+// R-79: nor do other requests follow a redirect to another origin, with our
+// credentials; one at the same origin is the server's own affair.
+func TestRedirects_R79(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{wire.Legacy, wire.Modern} {
+		thief := wire.NewUpstream(t, wire.Options{Version: version})
+		away := func(c *wire.Conn, _ *wire.Request) { c.Status(307, "Location: "+thief.URL) }
+		up := wire.NewUpstream(t, wire.Options{Version: version, On: map[string]wire.Handler{
+			"server/discover": away, "initialize": away, "GET": away, "tools/list": away,
+		}})
+		g := newGateway(t, up.URL, func(s *upstream.Server) { s.Headers = http.Header{"Authorization": {"Bearer ours"}} })
+		g.follow(g.start(call.Limits{})).want(t, call.Failed, "Nothing was sent")
+		if n := thief.Conns(); n != 0 || up.Count("tools/call") != 0 {
+			t.Errorf("%s: %d connections to the other origin", version, n)
+		}
+		var home *wire.Upstream
+		home = wire.NewUpstream(t, wire.Options{Version: version, On: map[string]wire.Handler{
+			"server/discover": func(c *wire.Conn, r *wire.Request) {
+				if r.Path == "/mcp" {
+					c.Status(307, "Location: /mcp/")
+					return
+				}
+				home.Usual(c, r)
+			},
+		}})
+		g = newGateway(t, home.URL)
+		g.follow(g.start(call.Limits{})).want(t, call.Completed, "worked")
+	}
+}

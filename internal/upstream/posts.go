@@ -174,7 +174,7 @@ func (p *posts) answered(m *posting, resp *http.Response) {
 		return
 	}
 	err := &statusError{Status: status, Body: printable(body)}
-	answer := refusedCall(p.server, err.Status, unnamed(err.Body, m.id))
+	answer := refusedCall(p.server, resp, unnamed(err.Body, m.id))
 	if status == http.StatusNotFound {
 		answer = forgotten()
 	}

@@ -130,7 +130,7 @@ type runnerState struct {
 // next waits for the answers to a question, and gives the members of params that
 // the request is made again with. If it is not to be made again, a is the end.
 func (r *rounds) next(ctx context.Context, q *question) (more []mcp.Member, a *call.Answer) {
-	if r.spec == nil {
+	if r.spec == nil || r.x.Spec.Method == mcp.MethodComplete { // a completion must not ask (SPEC §4.1, R-08)
 		end := unfinished(mcp.ResultInput)
 		return nil, &end
 	}

@@ -220,5 +220,5 @@ func skipped(limit int64) string {
 // unfinished is the answer for a result that is none, of a kind that nobody here
 // knows or that has no place where it came. It must never pass as an end.
 func unfinished(kind string) call.Answer {
-	return interrupted("the tool server did not finish but wants to go on with %q, which longcall cannot pass on yet.", printable([]byte(kind)))
+	return interrupted("the tool server did not finish but wants to go on with %q, which cannot be passed on here.", printable([]byte(kind)))
 }

@@ -106,6 +106,7 @@ func TestOldPostRefused(t *testing.T) {
 		"400":   {wire.Refuse(400), call.Failed, "It did not run"},
 		"307":   {func(c *wire.Conn, _ *wire.Request) { c.Status(307, "Location: /elsewhere") }, call.Failed, "sends its callers to another address"},
 		"503":   {wire.Refuse(503), call.Interrupted, "HTTP 503"},
+		"429":   {func(c *wire.Conn, _ *wire.Request) { c.Status(429, "Retry-After: 7") }, call.Failed, "It did not run. Call again in 7 s or later."},
 		"404":   {wire.Refuse(404), call.Interrupted, "forgotten our session"},
 		"reset": {func(c *wire.Conn, _ *wire.Request) { c.Reset() }, call.Interrupted, "broke while the call was sent"},
 		// Only the POST is lost, and only after the server showed that it has it.

@@ -91,6 +91,15 @@ func TestO17StreamEndsWithoutAnswer(t *testing.T) {
 			c.Body("<p>proxy</p>")
 			c.End()
 		}, false},
+		"server error in words": {func(c *wire.Conn, _ *wire.Request) {
+			c.JSON(500, `{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"Internal server error"}}`)
+		}, false},
+		"error for nobody": {func(c *wire.Conn, _ *wire.Request) {
+			c.JSON(200, `{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"Internal error"}}`)
+		}, false},
+		"gateway timeout in words": {func(c *wire.Conn, _ *wire.Request) {
+			c.JSON(504, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"upstream timed out"}}`)
+		}, false},
 		"resume refused": {func(c *wire.Conn, r *wire.Request) {
 			c.SSE("X-Retry: 0")
 			c.Body("retry: 50\n\n")

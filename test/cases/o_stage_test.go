@@ -231,13 +231,11 @@ func (p place) open(t *testing.T) tool {
 		return tool{cmd: wire.NewCommand(t, name)}
 	}
 	o := newTurns()
-	return tool{http: wire.NewUpstream(t, wire.Options{
-		Version: p.version, JSON: p.json, Old: p.old,
-		On: map[string]wire.Handler{
-			"tools/call":              p.handler(o, t.Context().Done()),
-			"notifications/cancelled": func(c *wire.Conn, r *wire.Request) { o.hear(r); c.Status(202) }, // in the transport of 2024, too
-		},
-	})}
+	on := map[string]wire.Handler{"notifications/cancelled": func(c *wire.Conn, r *wire.Request) { o.hear(r); c.Status(202) }}
+	for _, method := range append(wire.Reads, "tools/call") {
+		on[method] = p.handler(o, t.Context().Done())
+	}
+	return tool{http: wire.NewUpstream(t, wire.Options{Version: p.version, JSON: p.json, Old: p.old, On: on})}
 }
 
 // config is the server as an entry of mcpServers.

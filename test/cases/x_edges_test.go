@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/test/wire"
@@ -319,4 +320,44 @@ func TestSessionless(t *testing.T) {
 			}
 		}
 	}
+}
+
+// R-60, R-61: a request whose headers or body are too large is refused with the status
+// that says so, a body of another type too, in both eras and in the transport of
+// 2024; what is just small enough is served.
+func TestRequestLimits(t *testing.T) {
+	t.Parallel()
+	up := wire.NewUpstream(t, wire.Options{})
+	g := start(t, fmt.Sprintf("shutdown: {drain: 1s}\nrequest: {headers: 8KiB, body: 64KiB}\nmcpServers: {up: {url: %q}}\n", up.URL))
+	agents := map[string]*wire.Client{
+		wire.Legacy: g.client(wire.Legacy, "up"), wire.Modern: g.client(wire.Modern, "up"),
+		"2024-11-05": wire.NewOldClient(t, g.app.URL()+"/sse/up").Client,
+	}
+	for name, dn := range agents {
+		for _, c := range []struct {
+			what   string
+			header map[string]string
+			pad    int
+			status int
+		}{
+			{"small", map[string]string{"X-A": strings.Repeat("a", 7<<10)}, 63 << 10, 0},
+			{"headers", map[string]string{"X-A": strings.Repeat("a", 16<<10)}, 0, 431},
+			{"many headers", map[string]string{"X-A": strings.Repeat("a", 6<<10), "X-B": strings.Repeat("b", 6<<10)}, 0, 431},
+			{"body", nil, 64 << 10, 413},
+			{"type", map[string]string{"Content-Type": "text/json"}, 0, 415},
+			{"no type", map[string]string{"Content-Type": ""}, 0, 415},
+		} {
+			x := dn.Start(wire.Call{Args: `{"pad":"` + strings.Repeat("p", c.pad) + `"}`, Header: c.header})
+			x.End(0)
+			want := c.status
+			if want == 0 {
+				want = map[bool]int{true: 202, false: 200}[name == "2024-11-05"]
+			}
+			if x.Status() != want {
+				t.Errorf("%s, %s: HTTP %d %.200s", name, c.what, x.Status(), x.Body())
+			}
+		}
+	}
+	up.WaitRequest("tools/call", len(agents), 0)
+	up.Quiet("tools/call", len(agents), 100*time.Millisecond)
 }

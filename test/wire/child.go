@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -182,8 +183,9 @@ func (c *Child) Send(messages ...string) {
 }
 
 // Serve answers requests until the input ends. Calls run side by side, each in
-// a goroutine, with the handler given; nil means that "work" answers at once.
-// All else gets the usual answer.
+// a goroutine, with the handler given; nil means that "work" answers at once. So
+// do requests of the kinds in Reads, if there is a handler. All else gets the
+// usual answer.
 func (c *Child) Serve(opt Options, call func(*Child, *Request)) {
 	if opt.Version == "" {
 		opt.Version = Legacy
@@ -198,13 +200,16 @@ func (c *Child) Serve(opt Options, call func(*Child, *Request)) {
 		case r.Bad == nil && r.ID == nil && opt.Notified != nil:
 			opt.Notified(r)
 		case r.Bad != nil, r.ID == nil, r.Response():
-		case r.Method == "tools/call" && call != nil && (r.Modern() == modern(opt.Version) || opt.Both):
+		case (r.Method == "tools/call" || slices.Contains(Reads, r.Method)) && call != nil && (r.Modern() == modern(opt.Version) || opt.Both):
 			wg.Go(func() { call(c, r) })
 		default:
 			c.Usual(opt, r)
 		}
 	}
 }
+
+// Reads are the requests beside tools/call that may take long.
+var Reads = []string{"prompts/get", "resources/read", "completion/complete"}
 
 // Usual answers a request as Serve does where nothing else is said of it; other
 // messages get no answer.

@@ -191,6 +191,31 @@ func (c *Client) Start(call Call) *Exchange {
 	return x
 }
 
+// Read sends a request of one of the kinds in Reads and returns at once. Its params
+// have the call's arguments, as those of a prompt or as a member that nobody knows.
+func (c *Client) Read(method string, call Call) *Exchange {
+	name, params := "p", `"name":"p"`
+	switch method {
+	case "resources/read":
+		name, params = "play:it", `"uri":"play:it"`
+	case "completion/complete":
+		name, params = "", `"ref":{"type":"ref/prompt","name":"p"},"argument":{"name":"a","value":""}`
+	}
+	if call.ID == "" {
+		call.ID = c.id()
+	}
+	meta := call.Meta
+	if call.Token != "" {
+		meta = join(`"progressToken":`+call.Token, meta)
+	}
+	if call.Args != "" {
+		params += `,"arguments":` + call.Args
+	}
+	x := c.Do(HTTP{Body: c.Message(call.ID, method, params, meta), Header: c.headers(method, name, call.Header), Pieces: call.Pieces, Pause: call.Pause})
+	x.ID = call.ID
+	return x
+}
+
 // Request sends a request other than a call and waits for its response.
 // Params are members of an object, without braces.
 func (c *Client) Request(method, params string) Msg {
