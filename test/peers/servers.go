@@ -48,20 +48,24 @@ var Servers = []Server{
 	{
 		Name: "typescript-v1", Eras: []string{Legacy}, Ours: true, ecosystem: Node,
 		command: func(dir string, port int, _ string) Command { return node(dir, "server-v1.mjs", port) },
+		stdio:   func(dir string) Command { return node(dir, "server-v1.mjs", 0) },
 	},
 	{
 		Name: "typescript-v2", Eras: []string{Legacy, Modern}, Ours: true, ecosystem: Node,
 		command: func(dir string, port int, era string) Command {
 			return node(dir, "server-v2.mjs", port, "--era", era)
 		},
+		stdio: func(dir string) Command { return node(dir, "server-v2.mjs", 0, "--era", "both") },
 	},
 	{
 		Name: "python-v1", Eras: []string{Legacy}, Ours: true, PathB: true, ecosystem: PythonV1,
 		command: func(dir string, port int, _ string) Command { return python(dir, "server_v1.py", port) },
+		stdio:   func(dir string) Command { return python(dir, "server_v1.py", 0) },
 	},
 	{
 		Name: "python-v2", Eras: []string{Legacy, Modern}, Ours: true, ecosystem: PythonV2,
 		command: func(dir string, port int, _ string) Command { return python(dir, "server_v2.py", port) },
+		stdio:   func(dir string) Command { return python(dir, "server_v2.py", 0) },
 	},
 	{
 		Name: "everything", Eras: []string{Legacy}, ecosystem: Node, slow: "trigger-long-running-operation",
@@ -90,7 +94,15 @@ func nodeEnv(dir string) []string {
 }
 
 func node(dir, script string, port int, args ...string) Command {
-	return Command{Path: "node", Args: append([]string{filepath.Join(dir, script), "--port", strconv.Itoa(port)}, args...), Env: nodeEnv(dir)}
+	return Command{Path: "node", Args: slices.Concat([]string{filepath.Join(dir, script)}, at(port), args), Env: nodeEnv(dir)}
+}
+
+// at is the port as scripts want it; 0 means standard input and output.
+func at(port int) []string {
+	if port == 0 {
+		return nil
+	}
+	return []string{"--port", strconv.Itoa(port)}
 }
 
 func everything(dir, module string, port int) Command {
@@ -102,7 +114,7 @@ func everything(dir, module string, port int) Command {
 
 func python(dir, script string, port int) Command {
 	return Command{
-		Path: filepath.Join(dir, "bin", "python"), Args: []string{filepath.Join(Source(), "python", script), "--port", strconv.Itoa(port)},
+		Path: filepath.Join(dir, "bin", "python"), Args: append([]string{filepath.Join(Source(), "python", script)}, at(port)...),
 		Env: []string{"PYTHONDONTWRITEBYTECODE=1", "PYTHONWARNINGS=ignore"},
 	}
 }
