@@ -112,6 +112,10 @@ func inputRequests(requests []byte) []byte {
 	return out
 }
 
+// gatherFor is how long the first question of a tool server with sessions waits for
+// more of them, which then go to a stateless agent in one result.
+const gatherFor = 50 * time.Millisecond
+
 // memberElicitation names an elicitation by page in 2025-11-25.
 const memberElicitation = "elicitationId"
 
@@ -121,6 +125,17 @@ func (a *attachment) inputRequired() bool {
 	list, runner := a.x.questions(a.call)
 	if len(list) == 0 || a.asks == nil || a.quiet {
 		return false
+	}
+	if runner == nil { // it asks one by one, and people are better asked once
+		more := time.NewTimer(gatherFor)
+		select {
+		case <-more.C:
+		case <-a.ctx.Done():
+			more.Stop()
+		}
+		if list, runner = a.x.questions(a.call); len(list) == 0 {
+			return false // taken back
+		}
 	}
 	b := append([]byte(`{"jsonrpc":"2.0","id":`), a.id...)
 	b = append(b, `,"result":{"resultType":"`+mcp.ResultInput+`","`...)

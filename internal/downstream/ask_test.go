@@ -371,6 +371,22 @@ func TestAskRootsStateless(t *testing.T) {
 	}
 }
 
+// TestX8AskedOneByOne: what a server with sessions asks one right after the other goes
+// to a stateless agent in one result, and what was taken back meanwhile does not.
+func TestX8AskedOneByOne(t *testing.T) {
+	r := newRig(t)
+	r.tools["work"] = func(ctx context.Context, x *call.Exec) call.Answer {
+		x.Ask([]byte("{"+askMind+"}"), nil)
+		<-time.After(gatherFor / 10)
+		return asking(askForm+","+askPage, nil)(ctx, x)
+	}
+	c := r.serve()
+	got := c.asked(t, allCaps, "").Result
+	if got.ResultType != "input_required" || len(got.InputRequests) != 2 || got.InputRequests["mind"] != nil {
+		t.Errorf("asked %v", got.InputRequests)
+	}
+}
+
 // TestX8BadStates: a requestState that was changed, belongs to another principal,
 // endpoint or request, is too old or has done its work is refused in plain words,
 // and the question waits on.
