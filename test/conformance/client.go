@@ -20,40 +20,38 @@ var Client = map[string][]string{
 
 // LeftOut are the scenarios that no test runs, by how their names begin, and why.
 var LeftOut = map[string]string{
-	"server-sse-polling": "the Go SDK's server does not pass it",
-	"auth/":              "the client's own OAuth: longcall sends tool servers the headers of its config, and the suite's addresses would have to be its own",
-	"sep-2640-":          "skills: neither the Go SDK's client nor a server here has that extension, so there is nothing to compare with",
-	"authorization-":     "for authorization servers: longcall is none",
+	"auth/":          "the client's own OAuth: longcall sends tool servers the headers of its config, and the suite's addresses would have to be its own",
+	"sep-2640-":      "skills: neither the Go SDK's client nor a server here has that extension, so there is nothing to compare with",
+	"authorization-": "for authorization servers: longcall is none",
 }
 
 // ClientScenario runs one scenario for clients: the suite starts a tool server and
 // then the command, with the server's URL as last argument. The command's words
-// must have no spaces. It also returns what the suite printed, with what the
-// command did.
-func ClientScenario(t testing.TB, dir, name, revision string, command, env []string) (Outcome, string) {
+// must have no spaces.
+func ClientScenario(t testing.TB, dir, name, revision string, command, env []string) Outcome {
 	t.Helper()
 	env = append(env, "NODE_OPTIONS=--require "+filepath.Join(peers.Source(), "node", "loopback.cjs"))
-	return scenario(t, dir, env, "client", "--command", strings.Join(command, " "), "--scenario", name, "--spec-version", revision, "--timeout", "40000")
+	return one(t, dir, env, "client", "--command", strings.Join(command, " "), "--scenario", name, "--spec-version", revision, "--timeout", "40000")
 }
 
 // Offer is a scenario that the suite has.
 type Offer struct {
-	Client bool   // of the client's, not the server's side
-	Name   string // such as tools-list
-	Of     string // the revisions that it is for, with commas, or "extension"
+	Side string // Server, Client or Authorization
+	Name string // such as tools-list
+	Of   string // the revisions that it is for, with commas, or "extension"
 }
 
 // Offers lists the scenarios that the suite has.
 func Offers(t testing.TB, dir string) (all []Offer) {
 	t.Helper()
 	out, _, _ := peers.Output(t, time.Minute, peers.Command{Path: "node", Args: append(suite(dir), "list")})
-	client := false
+	side := ""
 	for line := range strings.Lines(out) {
 		if strings.Contains(line, "scenarios (") {
-			client = strings.HasPrefix(line, "Client")
+			side, _, _ = strings.Cut(line, " ")
 		}
 		if name, of, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "- "), " ["); ok {
-			all = append(all, Offer{client, name, strings.TrimSuffix(of, "]")})
+			all = append(all, Offer{side, name, strings.TrimSuffix(of, "]")})
 		}
 	}
 	return all

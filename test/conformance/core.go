@@ -11,35 +11,18 @@ import (
 	"github.com/longcall/longcall/test/peers"
 )
 
-// The revisions that the core scenarios run in.
+// The revisions that the suite runs in.
 const (
 	Legacy = "2025-11-25"
 	Modern = "2026-07-28"
 )
 
-// Core are the suite's scenarios for servers, by revision, but for those of
-// extensions, and server-sse-polling, which the Go SDK's server does not pass.
-var Core = map[string][]string{
-	Legacy: append([]string{
-		"server-initialize", "server-session-lifecycle", "logging-set-level", "ping", "tools-call-with-logging", "tools-call-sampling", "tools-call-elicitation",
-		"elicitation-sep1034-defaults", "elicitation-sep1330-enums", "resources-subscribe", "resources-unsubscribe",
-	}, both...),
-	Modern: append([]string{
-		"server-stateless", "caching", "http-header-validation", "http-custom-header-server-validation", "sep-2164-resource-not-found",
-		"input-required-result-basic-elicitation", "input-required-result-basic-sampling", "input-required-result-basic-list-roots",
-		"input-required-result-request-state", "input-required-result-multiple-input-requests", "input-required-result-multi-round",
-		"input-required-result-missing-input-response", "input-required-result-non-tool-request", "input-required-result-result-type",
-		"input-required-result-unsupported-methods", "input-required-result-tampered-state", "input-required-result-capability-check",
-		"input-required-result-ignore-extra-params", "input-required-result-validate-input",
-	}, both...),
-}
-
-// both are those of both revisions.
-var both = []string{
-	"completion-complete", "tools-list", "tools-call-simple-text", "tools-call-image", "tools-call-audio", "tools-call-embedded-resource",
-	"tools-call-mixed-content", "tools-call-error", "tools-call-with-progress", "json-schema-2020-12", "server-sse-multiple-streams",
-	"resources-list", "resources-read-text", "resources-read-binary", "resources-templates-read",
-	"prompts-list", "prompts-get-simple", "prompts-get-with-args", "prompts-get-embedded-resource", "prompts-get-with-image", "dns-rebinding-protection",
+// Core runs all of the suite's scenarios for servers of a revision, but for those of
+// extensions, against an endpoint.
+func Core(t testing.TB, dir, url, revision string) map[string]Outcome {
+	t.Helper()
+	all, _ := run(t, dir, nil, "server", "--url", url, "--suite", "all", "--spec-version", revision)
+	return all
 }
 
 // InstallEverything builds what the official Go SDK has for the suite, everything-server

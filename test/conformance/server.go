@@ -157,8 +157,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, h *http.Request) {
 	_, _ = w.Write(b) // a client that has left is none of the server's business
 }
 
-// named says which header and member name the target of a request.
-func named(r *request) (name string, ok bool) {
+// target says which header and member name the target of a request.
+func target(r *request) (name string, ok bool) {
 	switch r.Method {
 	case "tools/call":
 		return r.Params.Name, true
@@ -171,7 +171,7 @@ func named(r *request) (name string, ok bool) {
 func (s *Server) serve(h *http.Request, r *request) (object, *fault) {
 	version, _ := r.Params.Meta[metaVersion].(string)
 	capabilities, ok := r.Params.Meta[metaCapabilities].(object)
-	name, hasName := named(r)
+	name, hasName := target(r)
 	switch {
 	case version == "" || !ok || capabilities == nil:
 		return nil, &fault{status: http.StatusBadRequest, Code: codeInvalidParams, Message: "params._meta says neither version nor capabilities"}

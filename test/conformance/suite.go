@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -33,6 +34,7 @@ type Check struct {
 type Outcome struct {
 	Checks []Check
 	Raw    string // the suite's record of it
+	Said   string // what the suite printed, if it ran this scenario alone
 }
 
 // Passed says whether a scenario passed: it has checks, and none failed. The
@@ -72,11 +74,10 @@ func Install(t testing.TB) string {
 	return peers.Install(t, "conformance", files, func(ctx context.Context, dir string) error { return peers.NPM(ctx, dir, src) })
 }
 
-// Scenario runs one scenario for servers against an endpoint; more are arguments of the suite.
-func Scenario(t testing.TB, dir, name, url string, more ...string) Outcome {
+// Scenario runs one scenario for servers against an endpoint.
+func Scenario(t testing.TB, dir, name, url string) Outcome {
 	t.Helper()
-	o, _ := scenario(t, dir, nil, append([]string{"server", "--url", url, "--scenario", name, "--timeout", "40000"}, more...)...)
-	return o
+	return one(t, dir, nil, "server", "--url", url, "--scenario", name, "--timeout", "40000")
 }
 
 // suite are the first arguments of Node.js for the suite that is installed in a folder.
@@ -84,23 +85,44 @@ func suite(dir string) []string {
 	return []string{"--import", filepath.Join(source(), "hook.mjs"), filepath.Join(dir, "node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")}
 }
 
-// scenario runs the suite and returns what it noted of its only scenario, and what it printed.
-func scenario(t testing.TB, dir string, env []string, args ...string) (Outcome, string) {
+// one runs the suite for one scenario.
+func one(t testing.TB, dir string, env []string, args ...string) Outcome {
+	t.Helper()
+	all, said := run(t, dir, env, args...)
+	for _, o := range all {
+		if len(all) == 1 {
+			o.Said = said
+			return o
+		}
+	}
+	t.Fatalf("the suite noted %d scenarios, not one\n%s", len(all), said)
+	return Outcome{}
+}
+
+// run runs the suite and returns what it noted, by scenario, and what it printed.
+func run(t testing.TB, dir string, env []string, args ...string) (all map[string]Outcome, said string) {
 	t.Helper()
 	out := t.TempDir()
 	args = slices.Concat(suite(dir), args, []string{"--output-dir", out})
 	stdout, stderr, _ := peers.Output(t, 3*time.Minute, peers.Command{Path: "node", Args: args, Env: env})
 	found, err := filepath.Glob(filepath.Join(out, "*", "checks.json"))
-	if err != nil || len(found) != 1 {
-		t.Fatalf("the suite left %v\n%s%s", found, stdout, stderr)
+	if err != nil || len(found) == 0 {
+		t.Fatalf("the suite noted nothing\n%s%s", stdout, stderr)
 	}
-	raw, err := os.ReadFile(found[0])
-	if err != nil {
-		t.Fatal(err)
+	all = map[string]Outcome{}
+	for _, file := range found {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := Outcome{Raw: string(raw)}
+		if err := json.Unmarshal(raw, &o.Checks); err != nil {
+			t.Fatalf("the suite wrote %q: %v", strings.TrimSpace(o.Raw), err)
+		}
+		all[named.ReplaceAllString(filepath.Base(filepath.Dir(file)), "$1")] = o
 	}
-	o := Outcome{Raw: string(raw)}
-	if err := json.Unmarshal(raw, &o.Checks); err != nil {
-		t.Fatalf("the suite wrote %q: %v", strings.TrimSpace(o.Raw), err)
-	}
-	return o, stdout + stderr
+	return all, stdout + stderr
 }
+
+// named is how the suite names a scenario's folder.
+var named = regexp.MustCompile(`^(?:server-)?(.*)-\d{4}-\d\d-\d\dT[-\dZ]*$`)
