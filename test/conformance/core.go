@@ -55,3 +55,14 @@ func StartEverything(t testing.TB, stateless bool) (url string) {
 	p.Listening(t, port)
 	return "http://" + address
 }
+
+// StartTypeScript starts a server on version 2 of the official TypeScript SDK with
+// what the suite asks for, which serves both eras at one address, until the test's
+// cleanup.
+func StartTypeScript(t testing.TB) (url string) {
+	t.Helper()
+	dir, port := peers.Ensure(t, peers.Node), peers.FreePort(t)
+	p := peers.Start(t, peers.Command{Path: "node", Args: []string{filepath.Join(dir, "suite-v2.mjs"), "--port", strconv.Itoa(port)}})
+	p.Listening(t, port)
+	return "http://127.0.0.1:" + strconv.Itoa(port) + "/mcp"
+}

@@ -18,11 +18,13 @@ type server struct {
 	// the other, by the agent's revision, each with its reason. One that passes must
 	// not be here.
 	lost map[string]map[string]string
-	// unsure are those whose outcome through longcall is one of chance, and why.
-	unsure map[string]string
 }
 
-const asksBySession = "its tool asks by a request, which its stateless mode does not have: it fails there for every client"
+const (
+	wantsKey      = "wants the key user_name: a question of a session has no key, so it gets one of ours"
+	answersKey    = "answers the key user_name in the first request, before anything was asked: a session's questions have no keys"
+	asksBySession = "its tool asks by a request, which its stateless mode does not have: it fails there for every client"
+)
 
 var servers = []server{
 	{
@@ -39,11 +41,23 @@ var servers = []server{
 				"elicitation-sep1330-enums":    asksBySession,
 			},
 			conformance.Modern: {
-				"input-required-result-basic-elicitation":   "wants the key user_name: a request of a session has no key, so it gets one of ours",
-				"input-required-result-ignore-extra-params": "answers the key user_name in its first request: a session server is asked first, and its request has no key",
+				"input-required-result-basic-elicitation":   wantsKey,
+				"input-required-result-ignore-extra-params": answersKey,
 				"input-required-result-multi-round":         "with sessions the SDK asks one round only, and ends the call with the second question in its result",
 			},
 		},
+	},
+	{
+		name: "typescript",
+		start: func(t *testing.T) (legacy, modern string) {
+			url := conformance.StartTypeScript(t)
+			return url, url
+		},
+		passes: map[string]int{conformance.Legacy: 33, conformance.Modern: 40},
+		lost: map[string]map[string]string{conformance.Modern: {
+			"input-required-result-basic-elicitation":   wantsKey,
+			"input-required-result-ignore-extra-params": answersKey,
+		}},
 	},
 	{
 		name: "everything",
@@ -51,9 +65,6 @@ var servers = []server{
 			return peers.Find("everything").Start(t, peers.Legacy), ""
 		},
 		passes: map[string]int{conformance.Legacy: 11},
-		unsure: map[string]string{
-			"tools-list": "the server adds a tool to a session 350 ms after it began: of two lists within that time the suite warns that it cannot compare them",
-		},
 	},
 }
 
@@ -89,13 +100,13 @@ func TestCore(t *testing.T) {
 					if era == "modern" && modern == "" {
 						continue
 					}
-					lost := s.lost[revision]
+					x := comparison{dir, revision, gw.URL(era), s.lost[revision]}
 					if revision == own {
-						lost = nil
+						x.lost = nil
 					}
 					t.Run(revision+"-to-"+era, func(t *testing.T) {
 						t.Parallel()
-						compare(t, direct[revision], conformance.Core(t, dir, gw.URL(era), revision), lost, s.unsure)
+						x.run(t, direct[revision])
 					})
 				}
 			}
@@ -103,13 +114,26 @@ func TestCore(t *testing.T) {
 	}
 }
 
-// compare holds what passes directly against what passes through longcall.
-func compare(t *testing.T, direct, through map[string]conformance.Outcome, lost, unsure map[string]string) {
-	t.Helper()
+// comparison holds what passes directly against what passes through longcall.
+type comparison struct {
+	dir, revision, url string
+	lost               map[string]string
+}
+
+func (x *comparison) run(t *testing.T, direct map[string]conformance.Outcome) {
+	through := conformance.Core(t, x.dir, x.url, x.revision)
 	missing := 0
 	for name, o := range direct {
 		got, run := through[name]
-		reason, listed := lost[name]
+		reason, listed := x.lost[name]
+		if o.Passed() && run && !got.Passed() && !listed {
+			// Once more, alone: a busy machine misses what has to come within some
+			// milliseconds, and server-everything adds a tool to a session when that is
+			// 350 ms old, which is no order to compare two lists by.
+			t.Logf("%s is run again, because of %v", name, got.Failures())
+			got = conformance.Scenario(t, x.dir, name, x.url, "--spec-version", x.revision)
+			through[name] = got
+		}
 		switch {
 		case !o.Passed() || !run:
 		case got.Passed() && listed:
@@ -117,14 +141,12 @@ func compare(t *testing.T, direct, through map[string]conformance.Outcome, lost,
 		case listed:
 			missing++
 			t.Logf("%s is lost: %s", name, reason)
-		case !got.Passed() && unsure[name] != "":
-			t.Logf("%s does not pass: %s", name, unsure[name])
 		case !got.Passed():
 			t.Errorf("%s passes directly, and not through longcall:\n%s", name, strings.Join(got.Failures(), "\n"))
 		}
 	}
-	if missing != len(lost) {
-		t.Errorf("%d of the %d that are listed as lost were run", missing, len(lost))
+	if missing != len(x.lost) {
+		t.Errorf("%d of the %d that are listed as lost were run", missing, len(x.lost))
 	}
 	t.Logf("of %d scenarios %d pass, %d lost with a reason; not: %v", len(through), passed(through), missing, failing(through))
 }

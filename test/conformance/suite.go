@@ -74,10 +74,11 @@ func Install(t testing.TB) string {
 	return peers.Install(t, "conformance", files, func(ctx context.Context, dir string) error { return peers.NPM(ctx, dir, src) })
 }
 
-// Scenario runs one scenario for servers against an endpoint.
-func Scenario(t testing.TB, dir, name, url string) Outcome {
+// Scenario runs one scenario for servers against an endpoint; more are arguments of
+// the suite.
+func Scenario(t testing.TB, dir, name, url string, more ...string) Outcome {
 	t.Helper()
-	return one(t, dir, nil, "server", "--url", url, "--scenario", name, "--timeout", "40000")
+	return one(t, dir, nil, append([]string{"server", "--url", url, "--scenario", name, "--timeout", "40000"}, more...)...)
 }
 
 // suite are the first arguments of Node.js for the suite that is installed in a folder.
