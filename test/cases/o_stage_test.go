@@ -130,7 +130,7 @@ func play(r *wire.Request, o *turns, stop <-chan struct{}, say func(message stri
 
 func playChild(c *wire.Child, version string) {
 	o := newTurns()
-	c.Serve(wire.Options{Version: version, Notified: o.hear}, func(c *wire.Child, r *wire.Request) {
+	c.Serve(wire.Options{Version: version, Capabilities: hasAll, Notified: o.hear}, func(c *wire.Child, r *wire.Request) {
 		play(r, o, nil, func(m string, slow bool) {
 			if slow {
 				c.Write(wire.Bytewise(m + "\n")...)
@@ -140,6 +140,9 @@ func playChild(c *wire.Child, version string) {
 		})
 	})
 }
+
+// hasAll is what a server says of itself that reads can be asked of.
+const hasAll = `{"tools":{"listChanged":true},"prompts":{},"resources":{},"completions":{}}`
 
 // place is where the scripted tool server is, and how it says things.
 type place struct {
@@ -235,7 +238,7 @@ func (p place) open(t *testing.T) tool {
 	for _, method := range append(wire.Reads, "tools/call") {
 		on[method] = p.handler(o, t.Context().Done())
 	}
-	return tool{http: wire.NewUpstream(t, wire.Options{Version: p.version, JSON: p.json, Old: p.old, On: on})}
+	return tool{http: wire.NewUpstream(t, wire.Options{Version: p.version, JSON: p.json, Old: p.old, Capabilities: hasAll, On: on})}
 }
 
 // config is the server as an entry of mcpServers.

@@ -132,7 +132,7 @@ func TestReadsLost(t *testing.T) {
 					c.Close()
 				}
 			}
-			up = wire.NewUpstream(t, wire.Options{Version: version, On: on})
+			up = wire.NewUpstream(t, wire.Options{Version: version, Capabilities: hasAll, On: on})
 			h.http(version+" for "+agent, agent, up, func(t *testing.T, s *scene) {
 				for _, method := range wire.Reads {
 					x := s.dn.Read(method, wire.Call{Token: `1`})

@@ -18,7 +18,7 @@ const (
 func init() {
 	for script, result := range map[string]string{"asks for input": asksForInput, "unheard of": unheardOf} {
 		scripts[script] = func(c *wire.Child) {
-			c.Serve(wire.Options{Version: wire.Modern}, func(c *wire.Child, r *wire.Request) { c.Send(r.Result(result)) })
+			c.Serve(wire.Options{Version: wire.Modern, Capabilities: hasAll}, func(c *wire.Child, r *wire.Request) { c.Send(r.Result(result)) })
 		}
 	}
 }
@@ -30,7 +30,7 @@ func unfinished(t *testing.T, script, result string) *gateway {
 	for _, method := range append(wire.Reads, "tools/call") {
 		on[method] = func(c *wire.Conn, r *wire.Request) { c.Answer(r.Result(result)) }
 	}
-	up := wire.NewUpstream(t, wire.Options{Version: wire.Modern, On: on})
+	up := wire.NewUpstream(t, wire.Options{Version: wire.Modern, Capabilities: hasAll, On: on})
 	cmd := wire.NewCommand(t, script)
 	return start(t, fmt.Sprintf("mcpServers: {http: {url: %q}, stdio: %s}\n", up.URL, cmd.Config()))
 }
@@ -90,7 +90,7 @@ func TestCompletionAsksNobody(t *testing.T) {
 func TestCompletionOfStatelessAgentAsksNobody(t *testing.T) {
 	t.Parallel()
 	var up *wire.Upstream
-	up = wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"completion/complete": func(c *wire.Conn, r *wire.Request) {
+	up = wire.NewUpstream(t, wire.Options{Capabilities: hasAll, On: map[string]wire.Handler{"completion/complete": func(c *wire.Conn, r *wire.Request) {
 		c.SSE()
 		c.Event(wire.ServerRequest(`"q"`, "elicitation/create", `{"message":"Sure?","requestedSchema":{"type":"object","properties":{}}}`))
 		for c.Pause(5 * time.Millisecond) {
