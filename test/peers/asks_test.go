@@ -8,7 +8,8 @@ import (
 )
 
 // TestAsks: what a tool of the official Go SDK asks reaches a client of it, and the
-// answers the tool, in all four combinations of eras, and over stdio (SPEC §4.2).
+// answers the tool, in all four combinations of eras, over HTTP and on pipes, on both
+// sides (SPEC §4.2).
 func TestAsks(t *testing.T) {
 	server, client := peers.Find("go-sdk"), peers.Clients[0]
 	for _, c := range peers.Clients {
@@ -29,9 +30,16 @@ func TestAsks(t *testing.T) {
 			for _, era := range []string{peers.Legacy, peers.Modern} {
 				t.Run("client "+era, func(t *testing.T) {
 					r := client.Call(t, peers.Request{URL: gw.URL("up"), Era: era, Tool: "ask", Args: "{}"})
-					state := ", the server's own"
-					if got := r.First("result").Text; got != "accept Ada, 42"+state {
+					const want = "accept Ada, 42, the server's own"
+					if got := r.First("result").Text; got != want {
 						t.Errorf("the tool ended with %q\n%s%s", got, r.Stdout, r.Stderr)
+					}
+					r = client.Call(t, peers.Request{Command: gw.Stdio(t, "up"), Era: era, Tool: "ask", Args: "{}"})
+					if got := r.First("connected").Protocol; (got == "2026-07-28") != (era == peers.Modern) {
+						t.Errorf("on a pipe, it speaks %s", got)
+					}
+					if got := r.First("result").Text; got != want {
+						t.Errorf("on a pipe, the tool ended with %q\n%s%s", got, r.Stdout, r.Stderr)
 					}
 				})
 			}

@@ -101,6 +101,14 @@ func StartLongcall(t testing.TB, config string) *Longcall {
 	return l
 }
 
+// Stdio is the relay between a pipe and the running gateway, at the endpoint of one
+// configured server.
+func (l *Longcall) Stdio(t testing.TB, server string) *Command {
+	t.Helper()
+	config := filepath.Join(filepath.Dir(l.State), "longcall.yaml")
+	return &Command{Path: Binary(t), Args: []string{"stdio", "--config", config, "--server", server}}
+}
+
 // Record is a call as `longcall calls list --json` tells it.
 type Record struct {
 	ID         string

@@ -221,6 +221,9 @@ type Request struct {
 	// Patience is how long the client waits for its answer; 0 leaves that to its
 	// SDK. Go's knows no such limit.
 	Patience time.Duration
+	// Command is what the client talks to on its pipe instead of a URL. Only that of
+	// the Go SDK can.
+	Command *Command
 }
 
 // Event is one line that a client printed.
@@ -251,6 +254,9 @@ func (c Client) Call(t testing.TB, r Request) Run {
 		if f[1] != "" {
 			cmd.Args = append(cmd.Args, c.dashes+f[0], f[1])
 		}
+	}
+	if r.Command != nil {
+		cmd.Args = append(append(cmd.Args, "-stdio", r.Command.Path), r.Command.Args...)
 	}
 	out, errs, code := Output(t, 2*time.Minute, cmd)
 	run := Run{Code: code, Stdout: out, Stderr: errs}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"time"
@@ -54,6 +55,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 type options struct {
 	url, era, tool, args, plan string
 	token                      bearer
+	stdio                      bool
 }
 
 func main() {
@@ -63,6 +65,7 @@ func main() {
 	flag.StringVar(&o.tool, "tool", "", "name of the tool")
 	flag.StringVar(&o.args, "args", "{}", "its arguments")
 	flag.StringVar(&o.plan, "plan", "", "steps to do instead, a JSON array")
+	flag.BoolVar(&o.stdio, "stdio", false, "talk to the command that follows instead of an endpoint")
 	flag.StringVar((*string)(&o.token), "bearer", "", "bearer token")
 	flag.Parse()
 	e := &events{start: time.Now()}
@@ -87,6 +90,9 @@ func run(e *events, o options) (int, error) {
 	var transport mcp.Transport = &mcp.StreamableClientTransport{Endpoint: o.url, HTTPClient: &http.Client{Transport: o.token}}
 	if o.era == "sse" {
 		transport = &mcp.SSEClientTransport{Endpoint: o.url, HTTPClient: &http.Client{Transport: o.token}}
+	}
+	if o.stdio {
+		transport = &mcp.CommandTransport{Command: exec.CommandContext(ctx, flag.Arg(0), flag.Args()[1:]...)}
 	}
 	s, err := client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
