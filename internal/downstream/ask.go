@@ -137,6 +137,18 @@ func (a *attachment) inputRequired() bool {
 			return false // taken back
 		}
 	}
+	a.answer(a.asksThese(a.call, list, runner), nil, "")
+	if !a.x.out.flush() {
+		a.gone()
+		return true
+	}
+	a.d.How = call.Asked
+	a.d.Events++
+	return true
+}
+
+// asksThese is the InputRequiredResult with questions of a call.
+func (a *attachment) asksThese(c *call.Call, list []question, runner []byte) []byte {
 	b := append([]byte(`{"jsonrpc":"2.0","id":`), a.id...)
 	b = append(b, `,"result":{"resultType":"`+mcp.ResultInput+`","`...)
 	b = append(b, `inputRequests":{`...)
@@ -150,18 +162,11 @@ func (a *attachment) inputRequired() bool {
 		}
 		b = append(b, '}')
 	}
-	s := inputState{call: a.call.ID(), expires: time.Now().Add(stateFor), digest: *a.asks, runner: runner}
+	s := inputState{call: c.ID(), expires: time.Now().Add(stateFor), digest: *a.asks, runner: runner}
 	b = append(b, `},"requestState":"`...)
 	b = append(b, a.x.h.sealState(&s, a.x.q.Principal, a.x.server)...)
 	b = append(append(b, `",`...), a.x.h.metaInfo()...)
-	a.answer(append(b, `}}`...), nil, "")
-	if !a.x.out.flush() {
-		a.gone()
-		return true
-	}
-	a.d.How = call.Asked
-	a.d.Events++
-	return true
+	return append(b, `}}`...)
 }
 
 // asked takes a KindAsk: it returns true if the attachment is over.
@@ -202,7 +207,9 @@ func (a *attachment) askAgent(ev *call.Event) {
 		if a.from != "" && at <= a.seen {
 			continue // on the stream that this one goes on with
 		}
-		frames = append(frames, a.serverRequest(q))
+		id := askID(a.call.ID(), a.session.id, q.key)
+		a.session.hasPut(id)
+		frames = append(frames, a.serverRequest(id, q))
 	}
 	if len(a.put) > 0 && ev.Body != nil {
 		var open []string // by then: an answer that has come since has an event of its own
@@ -232,8 +239,8 @@ func (a *attachment) askAgent(ev *call.Event) {
 }
 
 // serverRequest is a question as a request of ours.
-func (a *attachment) serverRequest(q *question) []byte {
-	id := mcp.Quote(askID(a.call.ID(), a.session.id, q.key))
+func (a *attachment) serverRequest(name string, q *question) []byte {
+	id := mcp.Quote(name)
 	params := q.params
 	var set []mcp.Member
 	if page, ok := text(params, memberElicitation); ok && q.method == mcp.MethodElicit {
@@ -273,8 +280,23 @@ func (a *attachment) serverRequest(q *question) []byte {
 // takeBack cancels a request of ours, and forgets it.
 func (a *attachment) takeBack(key string) []byte {
 	delete(a.put, key)
-	b := append([]byte(`{"jsonrpc":"2.0","method":"`+mcp.MethodCancelled+`","params":{"requestId":`), mcp.Quote(askID(a.call.ID(), a.session.id, key))...)
+	id := askID(a.call.ID(), a.session.id, key)
+	a.session.hasSettled(id)
+	return tookBack(id)
+}
+
+func tookBack(id string) []byte {
+	b := append([]byte(`{"jsonrpc":"2.0","method":"`+mcp.MethodCancelled+`","params":{"requestId":`), mcp.Quote(id)...)
 	return append(b, `,"reason":"Nobody waits for the answer any more."}}`...)
+}
+
+// forgetPut notes that the agent may not have got what was put to it.
+func (a *attachment) forgetPut() {
+	if a.d.How == call.AbortedDownstream || a.d.How == call.Slow {
+		for key := range a.put {
+			a.session.hasSettled(askID(a.call.ID(), a.session.id, key))
+		}
+	}
 }
 
 // takeBackAll cancels the requests that are still open when the call has ended
@@ -331,6 +353,9 @@ func (x *exchange) findAsked(s *session, raw []byte) (c *call.Call, key, method 
 // answered takes a response of the session's agent to a request of ours. One that
 // nobody waits for is ignored (R-16).
 func (x *exchange) answered(s *session, m *mcp.Message) {
+	if id, ok := mcp.String(m.ID.Of(m.Raw)); ok {
+		s.hasSettled(id)
+	}
 	c, key, _ := x.findAsked(s, m.ID.Of(m.Raw))
 	if c == nil {
 		return

@@ -147,6 +147,7 @@ func (a *attachment) finish() {
 	q.Kind, q.How = a.d.Kind, a.d.How
 	q.Events += a.d.Events
 	q.Dropped += a.d.Dropped
+	a.forgetPut()
 	a.comesLater()
 	a.call.Leave(a.d, a.cancelAfter()) // an agent that cancelled is owed nothing, and gets nothing
 	if a.handing != nil {

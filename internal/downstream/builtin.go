@@ -75,6 +75,12 @@ func (x *exchange) callOwn(m *mcp.Message, s *session) (a *attachment, answer []
 		}
 	}
 	var wrong string
+	if tool == toolAwait && x.modern {
+		if refused := x.answersAwait(m); refused != "" {
+			x.observe()
+			return nil, mcp.ErrorResponse(id, mcp.CodeInvalidParams, refused, nil), true
+		}
+	}
 	switch tool {
 	case toolAwait:
 		a, wrong = x.awaitCall(m, s, args)

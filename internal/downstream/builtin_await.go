@@ -43,6 +43,8 @@ type waiter struct {
 	output   bool  // it waits for new output
 	searches bool  // it waits for a pattern
 
+	asker *waited // the call whose questions are the answer; nil if none's are
+
 	cancel    bool  // it is a cancel_call
 	cancelErr error // what Call.Cancel said
 	left      bool  // there was something to stop of a command that had ended
@@ -52,8 +54,9 @@ type waiter struct {
 type waited struct {
 	call  *call.Call
 	state call.State
-	seen  uint64 // of the last progress that was taken
-	quiet func() // ends its wakes
+	seen  uint64          // of the last progress that was taken
+	quiet func()          // ends its wakes
+	put   map[string]bool // ids of the requests of ours that the agent has of it; see waiter.put
 	end   *call.Event
 	d     call.Delivery
 	shellWait
@@ -149,6 +152,11 @@ func (x *exchange) awaitCall(m *mcp.Message, s *session, args []byte) (*attachme
 	}
 	w.until = x.out.start.Add(wait)
 	x.q.Call = w.calls[0].call.ID()
+	if x.modern && x.asks != "" {
+		if sum, ok := requestDigest(m); ok {
+			w.asks = &sum
+		}
+	}
 	for i := range w.calls {
 		w.calls[i].call.Watch()
 	}
@@ -325,11 +333,16 @@ func (w *waiter) over() bool {
 			w.tell(c)
 		}
 		w.away = w.away || s.Left
+		w.ask(c)
 		if c.state.Outcome == call.Running && !w.look(c) {
 			running++
 		}
 	}
-	return running == 0 || !w.all && running < len(w.calls) || w.away || !time.Now().Before(w.until)
+	done := running == 0 || !w.all && running < len(w.calls)
+	if done {
+		w.asker = nil // what has come goes before what is asked
+	}
+	return done || w.asker != nil || w.away || !time.Now().Before(w.until)
 }
 
 // tell relays a call's progress on the caller's own token.
@@ -375,7 +388,10 @@ func (w *waiter) answer() {
 		w.gone()
 		return
 	}
-	p, ok := w.render()
+	p, ok := w.question()
+	if !ok {
+		p, ok = w.render()
+	}
 	if !ok {
 		w.gone()
 		return
@@ -433,8 +449,15 @@ func (w *waiter) answered() {
 		return
 	}
 	w.d.How = call.HandedOff
+	if w.asker != nil {
+		w.d.How = call.Asked
+	}
 	for i := range w.calls {
 		c := &w.calls[i]
+		if c == w.asker {
+			c.d.How = call.Asked
+			continue
+		}
 		if c.end != nil {
 			c.d.How, w.d.How = call.Delivered, call.Delivered
 		} else {
@@ -467,6 +490,9 @@ func (w *waiter) finish() {
 		d.Call, d.Kind = c.call.ID(), kindAwait
 		if c.d.How != "" {
 			d.How = c.d.How
+		}
+		if d.How == call.AbortedDownstream || d.How == call.Slow {
+			w.forgetPut(c)
 		}
 		d.Ended, d.Bytes = time.Now(), out.bytes
 		if out.first > 0 {

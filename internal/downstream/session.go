@@ -41,6 +41,8 @@ type session struct {
 	seen    listSet            // lists that it was offered or has read, so that a change concerns it
 	news    changes            // what the GET stream has to tell
 
+	put map[string]bool // requests of ours that the agent has and has not answered, by id; under mu
+
 	held    held         // resources that it has subscribed to
 	level   atomic.Int32 // lowest of log messages that it wants
 	leveled atomic.Bool  // whether it has said so
