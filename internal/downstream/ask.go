@@ -207,9 +207,8 @@ func (a *attachment) askAgent(ev *call.Event) {
 		if a.from != "" && at <= a.seen {
 			continue // on the stream that this one goes on with
 		}
-		id := askID(a.call.ID(), a.session.id, q.key)
-		a.session.hasPut(id)
-		frames = append(frames, a.serverRequest(id, q))
+		a.session.hasPut(askID(a.call.ID(), a.session.id, q.key))
+		frames = append(frames, a.serverRequest(a.call, q))
 	}
 	if len(a.put) > 0 && ev.Body != nil {
 		var open []string // by then: an answer that has come since has an event of its own
@@ -238,13 +237,13 @@ func (a *attachment) askAgent(ev *call.Event) {
 	}
 }
 
-// serverRequest is a question as a request of ours.
-func (a *attachment) serverRequest(name string, q *question) []byte {
-	id := mcp.Quote(name)
+// serverRequest is a question of a call as a request of ours.
+func (a *attachment) serverRequest(c *call.Call, q *question) []byte {
+	id := mcp.Quote(askID(c.ID(), a.session.id, q.key))
 	params := q.params
 	var set []mcp.Member
 	if page, ok := text(params, memberElicitation); ok && q.method == mcp.MethodElicit {
-		a.session.pages.add(a.call.Record().Server, page)
+		a.session.pages.add(c.Record().Server, page)
 	} else if q.method == mcp.MethodElicit && mcp.ElicitMode(params) == "url" {
 		set = append(set, mcp.Member{Name: memberElicitation, Value: id}) // 2026-07-28 has none
 	}
@@ -253,7 +252,7 @@ func (a *attachment) serverRequest(name string, q *question) []byte {
 		meta = append(meta, mcp.Member{Name: mcp.MetaKeyProgressToken, Value: id})
 	}
 	if a.result {
-		meta = append(meta, mcp.Member{Name: metaKeyRelated, Value: []byte(`{"taskId":"` + string(a.call.ID()) + `"}`)})
+		meta = append(meta, mcp.Member{Name: metaKeyRelated, Value: []byte(`{"taskId":"` + string(c.ID()) + `"}`)})
 	}
 	if meta != nil {
 		var was []byte

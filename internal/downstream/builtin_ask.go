@@ -40,7 +40,7 @@ func (w *waiter) put(c *waited) {
 		id := askID(c.call.ID(), w.session.id, list[i].key)
 		open = append(open, id)
 		if !c.put[id] && w.session.hasPut(id) {
-			w.frame(w.serverRequest(id, &list[i]))
+			w.frame(w.serverRequest(c.call, &list[i]))
 		}
 		if c.put == nil {
 			c.put = map[string]bool{}
