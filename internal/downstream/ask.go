@@ -122,20 +122,12 @@ const memberElicitation = "elicitationId"
 // inputRequired answers a modern request with what the tool asks. It returns false,
 // and does nothing, if there is nothing that this agent can be asked.
 func (a *attachment) inputRequired() bool {
-	list, runner := a.x.questions(a.call)
-	if len(list) == 0 || a.asks == nil || a.quiet {
+	if a.asks == nil || a.quiet {
 		return false
 	}
-	if runner == nil { // it asks one by one, and people are better asked once
-		more := time.NewTimer(gatherFor)
-		select {
-		case <-more.C:
-		case <-a.ctx.Done():
-			more.Stop()
-		}
-		if list, runner = a.x.questions(a.call); len(list) == 0 {
-			return false // taken back
-		}
+	list, runner := a.gather(a.call)
+	if len(list) == 0 {
+		return false // or taken back
 	}
 	a.answer(a.asksThese(a.call, list, runner), nil, "")
 	if !a.x.out.flush() {
@@ -145,6 +137,22 @@ func (a *attachment) inputRequired() bool {
 	a.d.How = call.Asked
 	a.d.Events++
 	return true
+}
+
+// gather gives the questions of a call, for one result. A server with sessions asks one
+// by one, and people are better asked once.
+func (a *attachment) gather(c *call.Call) (list []question, runner []byte) {
+	list, runner = a.x.questions(c)
+	if len(list) == 0 || runner != nil {
+		return list, runner
+	}
+	more := time.NewTimer(gatherFor)
+	select {
+	case <-more.C:
+	case <-a.ctx.Done():
+		more.Stop()
+	}
+	return a.x.questions(c)
 }
 
 // asksThese is the InputRequiredResult with questions of a call.

@@ -77,7 +77,7 @@ func (w *waiter) question() (p *pieces, ok bool) {
 	if w.asker == nil {
 		return nil, false
 	}
-	list, runner := w.x.questions(w.asker.call)
+	list, runner := w.gather(w.asker.call)
 	if len(list) == 0 {
 		w.asker = nil
 		return nil, false
