@@ -28,9 +28,10 @@ func everyRead(t *testing.T, at []place, f func(t *testing.T, s *scene, method s
 func TestReadsProgress(t *testing.T) {
 	t.Parallel()
 	everyRead(t, speaking, func(t *testing.T, s *scene, method string) {
+		slow := !s.place.old // where all share one stream, single bytes would get mixed
 		a := s.dn.Read(method, wire.Call{ID: `1.5`, Token: `"0"`, Args: script(step{Progress: "1", Message: "a1"}, step{Pause: 50, Progress: "1", Message: "a2"}, step{Progress: "4", Message: "a3"},
 			step{Text: "a"}, step{Pause: 200, Progress: "5", Message: "late"})})
-		b := s.dn.Read(method, wire.Call{ID: `9007199254740993`, Token: `0`, Args: script(step{Progress: "7", Message: "é🙂", Slow: true}, step{Text: "é🙂", Slow: true})})
+		b := s.dn.Read(method, wire.Call{ID: `9007199254740993`, Token: `0`, Args: script(step{Progress: "7", Message: "é🙂", Slow: slow}, step{Text: "é🙂", Slow: slow})})
 		c := s.dn.Read(method, wire.Call{Args: script(step{Progress: "1", Message: "nobody's"}, step{Progress: "2", Token: "0"}, step{Text: "c"})})
 		answered(t, a, "a")
 		answered(t, b, "é🙂")
