@@ -56,6 +56,7 @@ func TestX10Headers(t *testing.T) {
 		"number as number":  {`{"region":"eu","n":42}`, map[string]string{"Mcp-Param-Count": "42.0"}, true},
 		"encoded name":      {`{"region":"eu"}`, map[string]string{"Mcp-Name": "=?base64?d29yaw==?="}, true},
 		"unknown mcp name":  {`{"region":"eu"}`, map[string]string{"Mcp-Anything": "x"}, true},
+		"last event id":     {`{"region":"eu"}`, map[string]string{"Last-Event-Id": "a_1"}, true}, // of the other era: ignored (R-54)
 		"missing":           {`{"region":"eu"}`, map[string]string{"Mcp-Param-Region": "-"}, false},
 		"differs":           {`{"region":"eu"}`, map[string]string{"Mcp-Param-Region": "us"}, false},
 		"value's case":      {`{"region":"eu"}`, map[string]string{"Mcp-Param-Region": "EU"}, false},
