@@ -363,11 +363,17 @@ func (x *exchange) answered(s *session, m *mcp.Message) {
 	if id, ok := mcp.String(m.ID.Of(m.Raw)); ok {
 		s.hasSettled(id)
 	}
-	c, key, _ := x.findAsked(s, m.ID.Of(m.Raw))
+	if x.rootsAnswered(s, m) {
+		return
+	}
+	c, key, method := x.findAsked(s, m.ID.Of(m.Raw))
 	if c == nil {
 		return
 	}
 	value := m.Result.Of(m.Raw)
+	if method == mcp.MethodRoots && s.roots.learn(value) {
+		x.h.opt.Catalog.RootsJoined(x.caller())
+	}
 	if m.Error.Ok() || !isObject(value) {
 		refused := m.Error.Of(m.Raw)
 		if refused == nil {

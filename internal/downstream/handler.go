@@ -38,6 +38,12 @@ type Catalog interface {
 	SetLevel(who call.Caller, level string)
 	// RootsChanged says that a session's roots are others now; it does not wait.
 	RootsChanged(who call.Caller)
+	// RootsJoined says that a session can be asked for its roots now; it does not wait.
+	RootsJoined(who call.Caller)
+	// AnswerRoots has f answer servers that ask for roots outside of any call. It
+	// gives the raw result, of all sessions of a principal, or one, whose
+	// capabilities are the same to the server.
+	AnswerRoots(f func(ctx context.Context, who call.Caller, server string, same func(caps string) bool) []byte)
 	// Notify passes a notification on to a server, if there is a connection to it;
 	// params is a raw object or nil. It does not wait.
 	Notify(who call.Caller, server, method string, params []byte)
@@ -234,6 +240,7 @@ func New(opt Options) *Handler {
 		h.opt.Catalog = shellCatalog{opt.Catalog, opt.Shell}
 		h.own = callResources{}
 	}
+	opt.Catalog.AnswerRoots(h.roots)
 	h.unwatch = opt.Catalog.Watch(func(server string, c mcp.Change) {
 		h.sessions.changed(server, c)
 		h.subs.changed(server, c)

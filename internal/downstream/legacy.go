@@ -90,6 +90,7 @@ func (x *exchange) notified(s *session, m *mcp.Message) {
 	case mcp.MethodCancelled:
 		x.cancelled(s, m)
 	case mcp.MethodRootsChanged:
+		s.roots.changed()
 		x.h.opt.Catalog.RootsChanged(x.caller())
 	case mcp.MethodProgress:
 		x.working(s, m)
@@ -326,6 +327,7 @@ func (x *exchange) get() *attachment {
 func (x *exchange) listen(s *session) {
 	kick := s.takeStream()
 	defer s.endStream(kick)
+	x.rootsOnStream(s)
 	x.observe()
 	out := &x.out
 	streamHead(out.w.Header())

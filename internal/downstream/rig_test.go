@@ -177,7 +177,9 @@ type rig struct {
 	subscribeErr map[string]error
 	levels       []string // what was asked of SetLevel
 	notes        []string // what was asked of Notify
-	roots        int      // how often RootsChanged was called
+	joined       int      // how often RootsJoined was called
+	askRoots     func(context.Context, call.Caller, string, func(string) bool) []byte
+	roots        int // how often RootsChanged was called
 
 	listErr  map[string]error
 	settings Settings
@@ -252,6 +254,16 @@ func (r *rig) RootsChanged(call.Caller) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.roots++
+}
+
+func (r *rig) RootsJoined(call.Caller) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.joined++
+}
+
+func (r *rig) AnswerRoots(f func(context.Context, call.Caller, string, func(string) bool) []byte) {
+	r.askRoots = f
 }
 
 func (r *rig) Notify(who call.Caller, server, method string, params []byte) {

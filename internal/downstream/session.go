@@ -47,7 +47,8 @@ type session struct {
 	level   atomic.Int32 // lowest of log messages that it wants
 	leveled atomic.Bool  // whether it has said so
 
-	pages pages // that it was sent to
+	pages pages      // that it was sent to
+	roots agentRoots // of its agent
 
 	store SessionStore // nil if nobody keeps it
 	caps  []byte       // StoredSession.Data

@@ -124,16 +124,20 @@ func noParent(id []byte) []byte {
 }
 
 // orphan answers a request of a server that belongs to no single call: what can be
-// said without knowing whose it is.
-func orphan(caps string, m *mcp.Message) []byte {
+// said without knowing whose it is. reply does not block.
+func (h *Hooks) orphan(m *mcp.Message, reply func(message []byte)) {
 	id := m.ID.Of(m.Raw)
 	switch {
-	case m.Method == mcp.MethodPing || !mcp.Askable([]byte(caps), m.Method, m.Params.Of(m.Raw)):
-		return refusal(id, m.Method)
-	case m.Method == mcp.MethodRoots: // many servers ask right after initialize
-		return mcp.ResultResponse(id, []byte(`{"roots":[]}`))
+	case m.Method == mcp.MethodPing || !mcp.Askable([]byte(h.Capabilities), m.Method, m.Params.Of(m.Raw)):
+		reply(refusal(id, m.Method))
+	case m.Method != mcp.MethodRoots:
+		reply(noParent(id))
+	case h.Roots == nil:
+		reply(mcp.ResultResponse(id, noRoots))
+	default: // many servers ask right after initialize
+		id = bytes.Clone(id)
+		h.Roots(func(result []byte) { reply(mcp.ResultResponse(id, result)) })
 	}
-	return noParent(id)
 }
 
 // inputRequest is a server's request as a member of inputRequests: without what

@@ -155,7 +155,7 @@ func (c *httpConn) askedApart(sess *session, m *mcp.Message) {
 		only.takeRequest(m, nil)
 		return
 	}
-	c.tell(sess, orphan(c.hooks.Capabilities, m))
+	c.hooks.orphan(m, func(b []byte) { c.tell(sess, b) })
 }
 
 // deliverTries is how often an answer is posted that does not get through.

@@ -24,7 +24,7 @@ func (w *wire) asked(m *mcp.Message) {
 		a = p.questions(w)
 	}
 	if a == nil {
-		w.send(orphan(w.hooks.Capabilities, m))
+		w.hooks.orphan(m, func(b []byte) { w.send(b) })
 		return
 	}
 	p.last.Store(w.since())

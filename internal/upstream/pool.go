@@ -45,6 +45,7 @@ type Pool struct {
 	levels   map[who]said // of sessions that have set one
 	watchers map[int]func(server string, change mcp.Change)
 	watchSeq int
+	roots    Roots // nil if nobody has any
 	stopped  bool
 	sparing  *time.Timer // until links are looked through for those that nobody needs; nil if there is nothing to look for
 
@@ -76,6 +77,9 @@ type link struct {
 	modern  bool                 // the server is known to be stateless: the link is for every set of capabilities
 	called  bool                 // it has carried a call
 	used    time.Time
+
+	askedRoots  bool // outside of a call
+	askingRoots int  // such requests that wait
 }
 
 func (l *link) isRetired() bool {
@@ -218,6 +222,7 @@ func (p *Pool) newLink(k linkKey, s Server) *link {
 		ListChanged:  l.listChanged,
 		Updated:      l.updated,
 		Apart:        l.apart,
+		Roots:        l.answerRoots,
 		Parted:       l.parted,
 		Renewed:      l.renewed,
 		LogLevel:     p.logLevel,

@@ -53,20 +53,6 @@ func (p *Pool) kin(k linkKey) *link {
 	return l
 }
 
-// RootsChanged tells the servers that were told that the caller's agent says when
-// its roots change that they did. Stateless servers ask when they want to know.
-func (p *Pool) RootsChanged(who call.Caller) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for server := range p.servers {
-		k := p.key(server, who)
-		told := string(mcp.Value(mcp.Value([]byte(k.asks), "roots"), "listChanged")) == "true"
-		if l := p.links[k]; told && l != nil && l.key == k {
-			l.conn.notify(&note{method: mcp.MethodRootsChanged})
-		}
-	}
-}
-
 // Notify passes a notification of an agent on that longcall knows nothing of,
 // to the connection that there is; none is made for it. params is a raw object or nil.
 // It does not wait.

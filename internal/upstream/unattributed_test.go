@@ -1,6 +1,8 @@
 package upstream_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -90,5 +92,43 @@ func TestRootsChanged_R27(t *testing.T) {
 	}
 	if n := up.Count("notifications/roots/list_changed"); n != 1 {
 		t.Errorf("told %d times", n)
+	}
+}
+
+// R-42: roots that a server asks for outside of a call are those of who its connection
+// serves; it hears when there are more. Of one that several principals share there are
+// none.
+func TestRootsApart_R42(t *testing.T) {
+	const asks = `{"roots":{"listChanged":true}}`
+	for _, share := range []string{"principal", "session", "server"} {
+		t.Run(share, func(t *testing.T) {
+			up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{
+				"resources/read": func(c *wire.Conn, r *wire.Request) { c.JSON(200, r.Result(`{"contents":[]}`)) },
+			}})
+			g := newGateway(t, up.URL, func(s *upstream.Server) { s.Share, s.Unasked = share, []string{"sampling"} })
+			g.pool.AnswerRoots(func(_ context.Context, who call.Caller, server string, same func(string) bool) []byte {
+				return fmt.Appendf(nil, `{"roots":[{"uri":"x:%s/%s/%s/%v%v"}]}`, server, who.Principal, who.Session, same(`{"roots":{"listChanged":true},"sampling":{}}`), same(`{"roots":{}}`))
+			})
+			who := call.Caller{Principal: "ann", Session: "s", Capabilities: asks}
+			g.pool.RootsJoined(who)
+			c, err := g.engine.Start(t.Context(), call.Spec{
+				Principal: "ann", Session: "s", Capabilities: asks, Server: "up", Method: "resources/read", Volatile: true,
+				Request: []byte(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"r://1"}}`),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.follow(c)
+			g.pool.RootsJoined(who) // it has not asked
+			up.Stream().Event(`{"jsonrpc":"2.0","id":3,"method":"roots/list"}`)
+			waitReply(t, up, "3", map[string]string{
+				"principal": `"result":{"roots":[{"uri":"x:up/ann//truefalse"}]}`, "session": `"result":{"roots":[{"uri":"x:up/ann/s/truefalse"}]}`, "server": `"result":{"roots":[]}`,
+			}[share])
+			if n := up.Count("notifications/roots/list_changed"); n != 0 {
+				t.Errorf("told of changes %d times before it asked", n)
+			}
+			g.pool.RootsJoined(who)
+			up.WaitRequest("notifications/roots/list_changed", 1, deadline)
+		})
 	}
 }
