@@ -31,7 +31,13 @@ var LeftOut = map[string]string{
 func ClientScenario(t testing.TB, dir, name, revision string, command, env []string) Outcome {
 	t.Helper()
 	env = append(env, "NODE_OPTIONS=--require "+filepath.Join(peers.Source(), "node", "loopback.cjs"))
-	return one(t, dir, env, "client", "--command", strings.Join(command, " "), "--scenario", name, "--spec-version", revision, "--timeout", "40000")
+	o := one(t, dir, env, "client", "--command", strings.Join(command, " "), "--scenario", name, "--spec-version", revision, "--timeout", "40000")
+	for _, failed := range []string{"Client exited with code", "Client timed out"} {
+		if strings.Contains(o.Said, failed) {
+			o.Checks = append(o.Checks, Check{ID: "client", Status: "FAILURE", Error: failed})
+		}
+	}
+	return o
 }
 
 // Offer is a scenario that the suite has.
