@@ -47,14 +47,16 @@ type catalog struct {
 	busy    chan struct{} // closed when the read under way ends; nil if none
 	again   bool          // read once more after it
 	pending bool          // a read is due
-	said    bool          // the server said that the list changed, since the last read began
+	stale   bool          // the server said that the list changed, since the last read began
+	said    bool          // it said so, and that is still to be told
 	failed  int           // tries since the last success
 	shown   bool          // somebody was told that nothing is known of the list
 }
 
 // List is a server's list of a kind as the caller's connection sees it. It is
-// answered from the last known list at once; only the very first waits, and not
-// for ever. A server without the capability has an empty list, and is not asked, but for tools.
+// answered from the last known list at once; only the very first waits, and one that
+// its server says has changed, and neither for ever. A server without the capability
+// has an empty list, and is not asked, but for tools.
 // The listing is not fresh when it is old or unknown, with the reason in err.
 func (p *Pool) List(ctx context.Context, who call.Caller, server string, kind mcp.ListKind) (mcp.Listing, error) {
 	l, err := p.take(server, who)
@@ -62,11 +64,31 @@ func (p *Pool) List(ctx context.Context, who call.Caller, server string, kind mc
 		return mcp.Listing{TTL: -1}, err
 	}
 	defer p.done(l)
+	l.catalogs[kind].catchUp(ctx)
 	return l.catalogs[kind].get(ctx)
+}
+
+// catchUp reads a list that its server says has changed, and waits for it: the cache
+// does not hold any more, and an agent whose call has changed the list looks for
+// that in it. A server that does not answer is not waited for again at once.
+func (c *catalog) catchUp(ctx context.Context) {
+	for range 2 { // a read under way may have begun before the server said so
+		var busy chan struct{}
+		c.mu.Lock()
+		if c.stale && time.Since(c.tried) >= catalogRetry {
+			busy = c.readLocked()
+		}
+		c.mu.Unlock()
+		if busy == nil {
+			return
+		}
+		await(ctx, busy)
+	}
 }
 
 // get is the list as it is known; see Pool.List.
 func (c *catalog) get(ctx context.Context) (mcp.Listing, error) {
+	last, ok := c.p.lastList(c.l.server.Name, c.kind) // before a read of ours makes one
 	c.mu.Lock()
 	known := !c.read.IsZero()
 	if known && time.Since(c.read) < c.holds() {
@@ -82,7 +104,7 @@ func (c *catalog) get(ctx context.Context) (mcp.Listing, error) {
 	if known {
 		return listing, nil
 	}
-	if last, ok := c.p.lastList(c.l.server.Name, c.kind); ok {
+	if ok {
 		return mcp.Listing{Entries: last, TTL: -1}, err
 	}
 	if busy != nil {
@@ -142,7 +164,7 @@ func (c *catalog) refresh() {
 func (c *catalog) invalidate() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.said = true
+	c.stale, c.said = true, true
 	if c.pending {
 		return
 	}
@@ -187,16 +209,17 @@ func (c *catalog) readLocked() chan struct{} {
 		return c.busy
 	}
 	done := make(chan struct{})
-	said := c.said
-	if c.p.spawn(func() { c.readNow(done, said) }) {
-		c.busy, c.said = done, false
+	stale, tell := c.stale, c.said && !c.pending // the read that is due tells of the whole burst
+	if c.p.spawn(func() { c.readNow(done, stale, tell) }) {
+		c.busy, c.stale, c.said = done, false, c.said && !tell
 	}
 	return c.busy
 }
 
-// readNow reads the list and tells who watches if it is another one, or the server
-// said so. done is closed as soon as it can be used.
-func (c *catalog) readNow(done chan struct{}, said bool) {
+// readNow reads the list and tells who watches if it is another one and no later read
+// will, or if it has to tell what the server said. done is closed as soon as the list
+// can be used.
+func (c *catalog) readNow(done chan struct{}, stale, tell bool) {
 	page, err := c.list(c.l.ctx)
 	server := c.l.server.Name
 	before, known := c.p.lastList(server, c.kind)
@@ -207,12 +230,12 @@ func (c *catalog) readNow(done chan struct{}, said bool) {
 	if !c.read.IsZero() {
 		before, known = c.entries, true
 	}
-	changed := err == nil && (said || (known || c.shown) && !mcp.SameEntries(before, page.Entries))
+	changed := err == nil && (tell || !c.said && (known || c.shown) && !mcp.SameEntries(before, page.Entries))
 	if c.err = err; err == nil {
 		c.entries, c.ttl, c.public, c.read, c.failed = page.Entries, page.TTL, page.Public, time.Now(), 0
 	} else {
 		c.tried = time.Now()
-		c.said = c.said || said
+		c.stale, c.said = c.stale || stale, c.said || tell
 		if c.failed++; c.read.IsZero() && !c.pending && !c.l.isRetired() {
 			c.later(min(catalogRetry<<min(c.failed-1, 8), catalogRetryMax))
 		}

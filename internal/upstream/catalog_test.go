@@ -203,6 +203,34 @@ func TestListChanged_R25(t *testing.T) {
 	s.told(mcp.Change{List: mcp.ListPrompts})
 }
 
+// R-25: once the server has said that a list changed, nobody gets the one of before,
+// and the change is told once all the same.
+func TestListAfterChange_R25(t *testing.T) {
+	s := newShop(t, wire.Legacy, everything, func(on map[string]wire.Handler) {
+		// What comes before an answer on its stream is known when the answer is.
+		on["tools/list"] = func(c *wire.Conn, r *wire.Request) {
+			c.Answer(`{"jsonrpc":"2.0","method":"`+mcp.MethodPromptsChanged+`"}`, r.Result(`{"tools":[]}`))
+		}
+	})
+	s.set("prompts/list", `{"prompts":[{"name":"one"}]}`)
+	if l := s.list(mcp.ListPrompts); names(l) != "one" {
+		t.Fatalf("%q", names(l))
+	}
+	s.set("prompts/list", `{"prompts":[{"name":"two"}]}`)
+	s.list(mcp.ListTools)
+	for range 2 { // the second from what the first has read
+		if l := s.list(mcp.ListPrompts); names(l) != "two" || !l.Fresh {
+			t.Errorf("after the server said that it changed: %q, fresh %v", names(l), l.Fresh)
+		}
+	}
+	s.told(mcp.Change{List: mcp.ListPrompts})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.up.Count("prompts/list"); n != 3 || len(s.news) > 0 {
+		t.Errorf("read %d times; also told of %+v", n, s.news)
+	}
+}
+
 // What was known of a server is known to the next process, before it is asked.
 func TestListsKept(t *testing.T) {
 	s := newShop(t, wire.Legacy, everything)

@@ -344,7 +344,11 @@ func (c *httpConn) readAnswer(resp *http.Response, id string, limit int64) (mcp.
 				continue
 			}
 			m, err := mcp.Parse(ev.Data)
-			if err == nil && m.Kind == mcp.Response && sameID(&m, id) {
+			switch {
+			case err != nil:
+			case m.Kind == mcp.Notification:
+				c.hooks.told(&m) // any stream may bring what is of none of our requests
+			case m.Kind == mcp.Response && sameID(&m, id):
 				return m, nil
 			}
 		}
