@@ -59,16 +59,14 @@ func (o offers) ttl() time.Duration {
 
 // serves says whether a method of the protocol is there: what was not declared is
 // not. What longcall does by itself always is; so logging/setLevel: it leaves out what
-// is below, also of servers that log without having said so. A tool call asks no
-// server.
+// is below, also of servers that log without having said so; and subscriptions, which
+// some servers take that cannot say so (see subscribable). A tool call asks no server.
 func (x *exchange) serves(method string) bool {
 	switch method {
 	case mcp.MethodPromptsList, mcp.MethodPromptsGet:
 		return x.offers().prompts
-	case mcp.MethodResourcesList, mcp.MethodTemplatesList, mcp.MethodResourcesRead:
+	case mcp.MethodResourcesList, mcp.MethodTemplatesList, mcp.MethodResourcesRead, mcp.MethodSubscribe, mcp.MethodUnsubscribe:
 		return x.offers().resources
-	case mcp.MethodSubscribe, mcp.MethodUnsubscribe:
-		return x.offers().subscribe
 	case mcp.MethodComplete:
 		return x.offers().completions
 	}

@@ -134,11 +134,12 @@ func (x *exchange) hold(ctx context.Context, h *held, uri string, o *hold) error
 	who := x.caller()
 	err := errNoResource
 	owners, rest := x.owners(uri)
-	if len(owners) == 0 {
+	sure := len(owners) > 0
+	if !sure {
 		owners = rest // many servers take a subscription to whatever it is
 	}
 	for _, server := range owners {
-		if !x.subscribable(server) {
+		if !x.subscribable(server, sure) {
 			continue
 		}
 		h.owner(o, server)
@@ -153,15 +154,17 @@ func (x *exchange) hold(ctx context.Context, h *held, uri string, o *hold) error
 	return err
 }
 
-// subscribable says whether a server tells of changes of its resources, or has not
-// said yet.
-func (x *exchange) subscribable(server string) bool {
+// subscribable says whether a server may tell of changes of its resources: it says
+// that it does, or has not said anything yet. One whose resource it surely is, is asked
+// whatever it says, as its clients do: servers on version 1 of the Python SDK have no
+// way to declare it.
+func (x *exchange) subscribable(server string, sure bool) bool {
 	caps, known := x.h.opt.Catalog.Capabilities(x.caller(), server)
 	if !known {
 		return true
 	}
 	r := find(caps, 0, "resources")
-	return r.ok() && isTrue(caps, r.val, "subscribe")
+	return r.ok() && (sure || isTrue(caps, r.val, "subscribe"))
 }
 
 // subscribeLegacy answers resources/subscribe and unsubscribe.

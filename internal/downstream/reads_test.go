@@ -437,6 +437,25 @@ func TestSubscribe(t *testing.T) {
 	}
 }
 
+// TestSubscribeUndeclared is R-09 where a server does not say that it takes
+// subscriptions: it is asked for what is its own, and for nothing else.
+func TestSubscribeUndeclared(t *testing.T) {
+	r := newRig(t)
+	everything(r)
+	r.caps["up"], r.caps["up2"] = `{"resources":{"subscribe":false}}`, `{"resources":{}}`
+	c := r.serve()
+	c.open("/mcp", mcp.V20251125)
+	for uri, want := range map[string]string{"file:///b": `"result":{}`, "db:7": `"result":{}`, "x:": `"code":-32002`} {
+		if _, body := c.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"`+uri+`"}}`); !strings.Contains(body, want) {
+			t.Errorf("%s: %s", uri, body)
+		}
+	}
+	slices.Sort(r.subscribed)
+	if got := fmt.Sprint(r.subscribed); got != "[+ann up file:///b +ann up2 db:7]" {
+		t.Errorf("asked the servers %s", got)
+	}
+}
+
 // Without a session nobody could be told: such a subscription is refused, and leaves
 // nothing behind.
 func TestSubscribeSessionless(t *testing.T) {

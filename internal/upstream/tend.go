@@ -317,11 +317,11 @@ func (l *link) align() error {
 		t.parted = false
 		t.mu.Unlock()
 	}
-	return errors.Join(l.alignSubscriptions(ctx, said), l.alignLevel(ctx, said))
+	return errors.Join(l.alignSubscriptions(ctx), l.alignLevel(ctx, said))
 }
 
 // alignSubscriptions is R-09 for a server with sessions.
-func (l *link) alignSubscriptions(ctx context.Context, said intro) (failed error) {
+func (l *link) alignSubscriptions(ctx context.Context) (failed error) {
 	t := &l.tending
 	t.mu.Lock()
 	gen, leaving := t.gen, t.leaving
@@ -335,12 +335,7 @@ func (l *link) alignSubscriptions(ctx context.Context, said intro) (failed error
 		if held {
 			continue
 		}
-		var err error
-		if !said.says("resources", "subscribe") && said.caps != nil {
-			err = &mcp.RPCError{Code: mcp.CodeMethodNotFound, Text: "the server does not tell of changes of single resources"}
-		} else {
-			_, err = l.conn.request(ctx, mcp.MethodSubscribe, uriParams(uri))
-		}
+		_, err := l.conn.request(ctx, mcp.MethodSubscribe, uriParams(uri))
 		if err != nil && !isRPC(err) {
 			failed = err
 			continue

@@ -17,8 +17,8 @@ import (
 var bob = call.Caller{Principal: "bob"}
 
 // subscribable is a server with sessions that takes subscriptions.
-func subscribable(t *testing.T) *shop {
-	return newShop(t, wire.Legacy, everything, func(on map[string]wire.Handler) {
+func subscribable(t *testing.T, caps string) *shop {
+	return newShop(t, wire.Legacy, caps, func(on map[string]wire.Handler) {
 		on["resources/subscribe"] = func(c *wire.Conn, r *wire.Request) {
 			if strings.Contains(string(r.Params), "unknown") {
 				c.JSON(200, r.Fail("-32002", "Resource not found"))
@@ -44,7 +44,7 @@ func updatedNote(uri string) string {
 // R-09: the first subscription and the end of the last one go to the server, for
 // each principal's connection; R-26: its news come back.
 func TestSubscribeLegacy_R09(t *testing.T) {
-	s := subscribable(t)
+	s := subscribable(t, everything)
 	for range 3 {
 		if err := s.subscribe(ann, "r://1"); err != nil {
 			t.Fatal(err)
@@ -74,7 +74,7 @@ func TestSubscribeLegacy_R09(t *testing.T) {
 }
 
 func TestSubscribeRefused(t *testing.T) {
-	s := subscribable(t)
+	s := subscribable(t, everything)
 	var rpc *mcp.RPCError
 	if err := s.subscribe(ann, "r://unknown"); !errors.As(err, &rpc) || rpc.Code != -32002 {
 		t.Errorf("got %v", err)
@@ -88,20 +88,22 @@ func TestSubscribeRefused(t *testing.T) {
 	if err := s.subscribe(ann, strings.Repeat("x", 8<<10+1)); !errors.As(err, &rpc) || rpc.Code != mcp.CodeInvalidParams {
 		t.Errorf("got %v", err)
 	}
-	// A server that does not say that it takes subscriptions is not asked for one.
+	// A server that does not say that it takes subscriptions may take them all the same:
+	// version 1 of the Python SDK says of each of its servers that it does not.
+	s = subscribable(t, `{"tools":{},"resources":{"subscribe":false}}`)
+	if err := s.subscribe(ann, "r://1"); err != nil {
+		t.Errorf("got %v", err)
+	}
 	s = newShop(t, wire.Legacy, `{"tools":{},"resources":{}}`)
 	if err := s.subscribe(ann, "r://1"); !errors.As(err, &rpc) || rpc.Code != mcp.CodeMethodNotFound {
 		t.Errorf("got %v", err)
-	}
-	if n := s.up.Count("resources/subscribe"); n != 0 {
-		t.Errorf("asked %d times", n)
 	}
 }
 
 // A server that restarted is told again, and what it may have said meanwhile is
 // told as news.
 func TestSubscribeAgain(t *testing.T) {
-	s := subscribable(t)
+	s := subscribable(t, everything)
 	if err := s.subscribe(ann, "r://1"); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +120,7 @@ func TestSubscribeAgain(t *testing.T) {
 // R-11: a server with sessions is set to the most verbose of what the sessions of
 // its connection want, and told again when it has forgotten.
 func TestSetLevelLegacy_R11(t *testing.T) {
-	s := subscribable(t)
+	s := subscribable(t, everything)
 	level := func(n int) string {
 		t.Helper()
 		r := s.up.WaitRequest("logging/setLevel", n, 0)
@@ -206,7 +208,7 @@ func TestLevelOfSession(t *testing.T) {
 
 // A connection whose configuration changed hands its subscriptions to the next.
 func TestSubscribeNewConfiguration(t *testing.T) {
-	s := subscribable(t)
+	s := subscribable(t, everything)
 	if err := s.subscribe(ann, "r://1"); err != nil {
 		t.Fatal(err)
 	}
