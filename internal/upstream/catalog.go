@@ -48,6 +48,7 @@ type catalog struct {
 	again   bool          // read once more after it
 	pending bool          // a read is due
 	stale   bool          // the server said that the list changed, since the last read began
+	renews  bool          // the read under way began after it had said so
 	said    bool          // it said so, and that is still to be told
 	failed  int           // tries since the last success
 	shown   bool          // somebody was told that nothing is known of the list
@@ -75,7 +76,7 @@ func (c *catalog) catchUp(ctx context.Context) {
 	for range 2 { // a read under way may have begun before the server said so
 		var busy chan struct{}
 		c.mu.Lock()
-		if c.stale && time.Since(c.tried) >= catalogRetry {
+		if c.renews || c.stale && time.Since(c.tried) >= catalogRetry {
 			busy = c.readLocked()
 		}
 		c.mu.Unlock()
@@ -209,9 +210,9 @@ func (c *catalog) readLocked() chan struct{} {
 		return c.busy
 	}
 	done := make(chan struct{})
-	stale, tell := c.stale, c.said && !c.pending // the read that is due tells of the whole burst
-	if c.p.spawn(func() { c.readNow(done, stale, tell) }) {
-		c.busy, c.stale, c.said = done, false, c.said && !tell
+	tell := c.said && !c.pending // else the read that is due tells of the whole burst
+	if c.p.spawn(func() { c.readNow(done, tell) }) {
+		c.busy, c.renews, c.stale, c.said = done, c.stale, false, c.said && !tell
 	}
 	return c.busy
 }
@@ -219,7 +220,7 @@ func (c *catalog) readLocked() chan struct{} {
 // readNow reads the list and tells who watches if it is another one and no later read
 // will, or if it has to tell what the server said. done is closed as soon as the list
 // can be used.
-func (c *catalog) readNow(done chan struct{}, stale, tell bool) {
+func (c *catalog) readNow(done chan struct{}, tell bool) {
 	page, err := c.list(c.l.ctx)
 	server := c.l.server.Name
 	before, known := c.p.lastList(server, c.kind)
@@ -235,13 +236,13 @@ func (c *catalog) readNow(done chan struct{}, stale, tell bool) {
 		c.entries, c.ttl, c.public, c.read, c.failed = page.Entries, page.TTL, page.Public, time.Now(), 0
 	} else {
 		c.tried = time.Now()
-		c.stale, c.said = c.stale || stale, c.said || tell
+		c.stale, c.said = c.stale || c.renews, c.said || tell
 		if c.failed++; c.read.IsZero() && !c.pending && !c.l.isRetired() {
 			c.later(min(catalogRetry<<min(c.failed-1, 8), catalogRetryMax))
 		}
 	}
 	again := c.again
-	c.busy, c.again = nil, false
+	c.busy, c.renews, c.again = nil, false, false
 	close(done)
 	if again {
 		c.readLocked()

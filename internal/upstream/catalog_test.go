@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -204,29 +205,45 @@ func TestListChanged_R25(t *testing.T) {
 }
 
 // R-25: once the server has said that a list changed, nobody gets the one of before,
-// and the change is told once all the same.
+// also while the new one is on its way, and the change is told once all the same.
 func TestListAfterChange_R25(t *testing.T) {
+	var prompts atomic.Int32
+	asked := make(chan struct{}, 3)
 	s := newShop(t, wire.Legacy, everything, func(on map[string]wire.Handler) {
 		// What comes before an answer on its stream is known when the answer is.
 		on["tools/list"] = func(c *wire.Conn, r *wire.Request) {
 			c.Answer(`{"jsonrpc":"2.0","method":"`+mcp.MethodPromptsChanged+`"}`, r.Result(`{"tools":[]}`))
 		}
+		on["prompts/list"] = func(c *wire.Conn, r *wire.Request) {
+			asked <- struct{}{}
+			if prompts.Add(1) == 1 {
+				c.JSON(200, r.Result(`{"prompts":[{"name":"one"}]}`))
+				return
+			}
+			c.Pause(20 * time.Millisecond) // so that somebody comes meanwhile
+			c.JSON(200, r.Result(`{"prompts":[{"name":"two"}]}`))
+		}
 	})
-	s.set("prompts/list", `{"prompts":[{"name":"one"}]}`)
 	if l := s.list(mcp.ListPrompts); names(l) != "one" {
 		t.Fatalf("%q", names(l))
 	}
-	s.set("prompts/list", `{"prompts":[{"name":"two"}]}`)
+	<-asked
 	s.list(mcp.ListTools)
-	for range 2 { // the second from what the first has read
-		if l := s.list(mcp.ListPrompts); names(l) != "two" || !l.Fresh {
-			t.Errorf("after the server said that it changed: %q, fresh %v", names(l), l.Fresh)
+	var both sync.WaitGroup
+	both.Go(func() {
+		if l, err := s.pool.List(t.Context(), ann, "up", mcp.ListPrompts); err != nil || names(l) != "two" || !l.Fresh {
+			t.Errorf("after the server said that it changed: %q, fresh %v, %v", names(l), l.Fresh, err)
 		}
+	})
+	<-asked
+	if l := s.list(mcp.ListPrompts); names(l) != "two" || !l.Fresh {
+		t.Errorf("while it is read: %q, fresh %v", names(l), l.Fresh)
 	}
+	both.Wait()
 	s.told(mcp.Change{List: mcp.ListPrompts})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := s.up.Count("prompts/list"); n != 3 || len(s.news) > 0 {
+	if n := prompts.Load(); n != 3 || len(s.news) > 0 {
 		t.Errorf("read %d times; also told of %+v", n, s.news)
 	}
 }
