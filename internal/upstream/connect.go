@@ -177,8 +177,8 @@ func (c *httpConn) forget(s *session) {
 // connect decides the era and opens a session (SPEC §5.4).
 func (c *httpConn) connect(ctx context.Context) (*session, error) {
 	c.mu.Lock()
-	verdict, said := c.verdict, c.said
-	if verdict == "legacy" && time.Since(c.verdictT) > legacyVerdictAge {
+	verdict, said, since := c.verdict, c.said, c.verdictT
+	if verdict == "legacy" && time.Since(since) > legacyVerdictAge {
 		verdict = ""
 	}
 	c.mu.Unlock()
@@ -191,6 +191,7 @@ func (c *httpConn) connect(ctx context.Context) (*session, error) {
 		if verdict, said, err = c.probe(ctx); err != nil {
 			return nil, err
 		}
+		since = time.Now() // not when a cached one is used: it would never get old
 	case verdict == "modern" && said.caps == nil:
 		// The operator has settled the era; what the server has it must still say.
 		_, said, _ = c.probe(ctx)
@@ -212,7 +213,7 @@ func (c *httpConn) connect(ctx context.Context) (*session, error) {
 	}
 	s.alive()
 	c.mu.Lock()
-	c.verdict, c.verdictT, c.said = verdict, time.Now(), said
+	c.verdict, c.verdictT, c.said = verdict, since, said
 	c.mu.Unlock()
 	c.hooks.introduced(s.said)
 	return s, nil

@@ -172,7 +172,7 @@ func (c *httpConn) adopt(id, version string, tasks int) *session {
 			a.stream = newStandalone(c, a.session)
 			if c.sess == nil && c.dialing == nil && c.s.Era != "modern" {
 				c.sess = a.session
-				c.verdict, c.verdictT = "legacy", time.Now()
+				c.verdict, c.verdictT = "legacy", time.Time{} // nobody knows how long it is since it was asked
 			}
 		}
 	}

@@ -175,9 +175,12 @@ func (c *stdioConn) open(st *starting) (*life, error) {
 	}
 	if err == nil {
 		c.mu.Lock()
-		c.era, c.eraTime = "legacy", time.Now()
+		c.era = "legacy"
 		if l.wire.modern {
 			c.era = "modern"
+		}
+		if era == "" { // else nobody asked, and the answer is as old as it was
+			c.eraTime = time.Now()
 		}
 		closed := c.closed
 		c.mu.Unlock()
