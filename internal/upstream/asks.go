@@ -42,6 +42,7 @@ type asks struct {
 	// settled is told when a question is over, its answer sent; nil if nobody keeps
 	// what is open. It is not called with mu held.
 	settled func()
+	pages   *pageBoard // may be nil
 
 	mu     sync.Mutex
 	open   []*ask
@@ -52,6 +53,7 @@ type asks struct {
 	quit   context.CancelFunc // of the goroutine; nil if there is none yet
 	ended  chan struct{}
 	more   chan struct{} // tells it of one more
+	paged  chan string   // tells it of a page that is done
 }
 
 // ask is one request.
@@ -60,7 +62,8 @@ type ask struct {
 	id      []byte // the server's, raw
 	request []byte // as a member of MCP's inputRequests
 	method  string
-	url     bool // a page is to be visited
+	url     bool   // a page is to be visited
+	page    string // whose end stands for the answer; empty if none does
 	token   []byte
 	since   time.Time
 	told    time.Time // when the server last heard that somebody is at work
@@ -97,9 +100,13 @@ func (a *asks) request(m *mcp.Message) (refused []byte, why string) {
 		return mcp.ErrorResponse(id, mcp.CodeInternal, "Too much is asked at once: wait for answers first.", nil), "it was refused, because too much is asked at once"
 	}
 	q.key = a.name(m)
+	if mcp.Modern(a.x.Spec.Era) {
+		q.page = pageOf(m.Method, params)
+	}
 	a.open = append(a.open, q)
 	a.bytes += len(q.request)
 	a.show()
+	a.pages.wait(q.page, a.paged)
 	return nil, ""
 }
 
@@ -109,7 +116,8 @@ func (a *asks) show() {
 	if a.quit == nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		a.quit, a.ended, a.more = cancel, make(chan struct{}), make(chan struct{}, 1)
-		go a.run(ctx, a.x.Answers(), a.x.Pulses())
+		a.paged = make(chan string, maxOpen)
+		go a.run(ctx, a.x.Answers(), a.x.Pulses(), a.paged)
 	}
 	select {
 	case a.more <- struct{}{}:
@@ -231,6 +239,7 @@ func (a *asks) find(id []byte) int {
 func (a *asks) remove(i int) *ask {
 	q := a.open[i]
 	a.bytes -= len(q.request)
+	a.pages.leave(q.page, a.paged)
 	a.open = append(a.open[:i:i], a.open[i+1:]...)
 	return q
 }
@@ -278,6 +287,9 @@ func (a *asks) close(left bool, tell func(message []byte)) {
 	open := a.open
 	a.open = nil
 	quit, ended := a.quit, a.ended
+	for _, q := range open {
+		a.pages.leave(q.page, a.paged)
+	}
 	a.mu.Unlock()
 	if quit != nil {
 		quit()
@@ -300,7 +312,7 @@ func (q *ask) unanswered(why string) []byte {
 }
 
 // run takes answers and time, until it is told to quit.
-func (a *asks) run(ctx context.Context, answers <-chan []byte, pulses <-chan call.Pulse) {
+func (a *asks) run(ctx context.Context, answers <-chan []byte, pulses <-chan call.Pulse, paged <-chan string) {
 	defer close(a.ended)
 	timer := time.NewTimer(a.next())
 	defer timer.Stop()
@@ -311,12 +323,35 @@ func (a *asks) run(ctx context.Context, answers <-chan []byte, pulses <-chan cal
 			a.answer(ctx, b)
 		case p := <-pulses:
 			a.pulse(ctx, &p)
+		case page := <-paged:
+			a.visited(ctx, page)
 		case <-timer.C:
 			a.tick(ctx)
 		case <-ctx.Done():
 			return
 		}
 		timer.Reset(a.next())
+	}
+}
+
+// visited answers a question whose page is done.
+func (a *asks) visited(ctx context.Context, page string) {
+	a.mu.Lock()
+	var q *ask
+	for i := range a.open {
+		if a.open[i].page == page {
+			q = a.remove(i)
+			a.leaves = append(a.leaves, q)
+			break
+		}
+	}
+	if q != nil {
+		a.x.Ask(a.shown(), nil)
+	}
+	a.mu.Unlock()
+	if q != nil {
+		a.note("The tool server says that the page is done, which it sent the person to: it was answered so.")
+		a.send(ctx, q, q.response(visited))
 	}
 }
 

@@ -62,7 +62,7 @@ func (x *exchange) questions() *asks {
 		return nil
 	}
 	if x.asks == nil {
-		x.asks = &asks{x: x.exec, caps: []byte(x.caps), note: x.note, settled: x.keepOpen, say: func(ctx context.Context, b []byte) error {
+		x.asks = &asks{x: x.exec, caps: []byte(x.caps), note: x.note, settled: x.keepOpen, pages: x.c.hooks.pages, say: func(ctx context.Context, b []byte) error {
 			err := x.c.deliver(ctx, x.sess, b)
 			x.mu.Lock()
 			x.touch() // it is the server's turn again
@@ -87,7 +87,7 @@ func (c *httpConn) carried(ctx context.Context, x *call.Exec, e *exchange) call.
 //
 //go:noinline
 func (c *httpConn) rounds(ctx context.Context, x *call.Exec, e *exchange) call.Answer {
-	r := &rounds{x: x, caps: e.caps, spec: e.kept, hooks: &c.hooks}
+	r := &rounds{x: x, caps: e.caps, spec: e.kept, hooks: &c.hooks, pages: c.hooks.pages}
 	r.place = address{URL: c.digest, Version: mcp.LatestModern}
 	if !e.sess.isModern {
 		r.place.Version = e.sess.version

@@ -67,7 +67,7 @@ func (p *waiter) questions(w *wire) *asks {
 		return nil
 	}
 	if p.asks == nil {
-		p.asks = &asks{x: p.x, caps: []byte(p.of.Capabilities), note: p.note, say: func(_ context.Context, b []byte) error {
+		p.asks = &asks{x: p.x, caps: []byte(p.of.Capabilities), note: p.note, pages: w.hooks.pages, say: func(_ context.Context, b []byte) error {
 			p.last.Store(w.since()) // it is the server's turn again
 			return w.out.put("", b, nil)
 		}}

@@ -64,6 +64,7 @@ type link struct {
 	hooks    Hooks
 	wants    *wants
 	tending  tending
+	pages    pageBoard
 	server   Server
 	ctx      context.Context // of its background work
 	cancel   context.CancelFunc
@@ -222,6 +223,7 @@ func (p *Pool) newLink(k linkKey, s Server) *link {
 		ListChanged:  l.listChanged,
 		Updated:      l.updated,
 		Apart:        l.apart,
+		pages:        &l.pages,
 		Roots:        l.answerRoots,
 		Parted:       l.parted,
 		Renewed:      l.renewed,

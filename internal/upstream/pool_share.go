@@ -68,6 +68,9 @@ func (p *Pool) Notify(who call.Caller, server, method string, params []byte) {
 // extension that the operator lets through, unless others than its principal
 // may hear it, or that what a page was for is done.
 func (l *link) apart(m *mcp.Message) {
+	if m.Method == mcp.MethodElicited {
+		l.pages.done(m)
+	}
 	if m.Method == mcp.MethodElicited || l.key.principal != "" && mcp.Allows(l.server.Extensions, m.Method) {
 		l.p.changed(l.server.Name, l.change(mcp.Change{Message: string(mcp.OneLine(bytes.Clone(m.Raw)))}))
 	}

@@ -116,8 +116,9 @@ type rounds struct {
 	n     int        // questions so far
 	again int        // requests that were only to be made again, so far
 	used  map[string]bool
-	hooks *Hooks  // of a server that outlives us; nil for others
-	place address // of that server
+	hooks *Hooks     // of a server that outlives us; nil for others
+	place address    // of that server
+	pages *pageBoard // may be nil
 }
 
 // runnerState is how another call goes on after a question whose call has ended; see
@@ -184,6 +185,7 @@ func (r *rounds) ask(ctx context.Context, q *question) (answers []mcp.Member, en
 	theirs := make(map[string]string, len(q.requests))
 	methods := make(map[string]string, len(q.requests))
 	var shown []mcp.Member
+	paged, byPage := make(chan string, len(q.requests)), map[string]string{} // keys by page
 	url := false
 	for _, m := range q.requests {
 		method, _ := mcp.String(mcp.Value(m.Value, "method"))
@@ -198,8 +200,19 @@ func (r *rounds) ask(ctx context.Context, q *question) (answers []mcp.Member, en
 			key, name = r.key(m.Name), m.Name
 		}
 		theirs[key], methods[key] = name, method
+		if page := pageOf(method, params); page != "" && mcp.Modern(r.x.Spec.Era) {
+			byPage[page] = key
+		}
 		shown = append(shown, mcp.Member{Name: key, Value: m.Value})
 	}
+	for page := range byPage {
+		r.pages.wait(page, paged)
+	}
+	defer func() {
+		for page := range byPage {
+			r.pages.leave(page, paged)
+		}
+	}()
 	requests, err := mcp.EditObject(nil, nil, shown...)
 	if err == nil {
 		err = r.x.Count(int64(len(requests)))
@@ -238,6 +251,12 @@ func (r *rounds) ask(ctx context.Context, q *question) (answers []mcp.Member, en
 				}
 				answers = append(answers, mcp.Member{Name: name, Value: value})
 				delete(theirs, m.Name)
+			}
+		case page := <-paged:
+			if name, ok := theirs[byPage[page]]; ok {
+				r.x.Note("The tool server says that the page is done, which it sent the person to: the call goes on.")
+				answers = append(answers, mcp.Member{Name: name, Value: visited})
+				delete(theirs, byPage[page])
 			}
 		case <-r.x.Pulses(): // nobody waits for it
 		case <-wait.C:

@@ -116,7 +116,7 @@ func (c *httpConn) askAgain(ctx context.Context, x *call.Exec) call.Answer {
 	}
 	spec := *x.Spec
 	spec.Request, spec.LogLevel, spec.Params, spec.Capabilities = bytes.Clone(k.Request), k.LogLevel, k.Params, a.Asks
-	r := &rounds{x: x, caps: a.Asks, spec: &spec, hooks: &c.hooks, place: a.address, n: k.Round - 1, used: map[string]bool{}}
+	r := &rounds{x: x, caps: a.Asks, spec: &spec, hooks: &c.hooks, pages: c.hooks.pages, place: a.address, n: k.Round - 1, used: map[string]bool{}}
 	for _, key := range k.Used {
 		r.used[key] = true
 	}

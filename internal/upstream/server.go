@@ -48,6 +48,7 @@ type Hooks struct {
 	ListChanged func(kinds []mcp.ListKind) // the server says that these lists changed
 	Updated     func(uri string)           // it says that a resource changed
 	Apart       func(m *mcp.Message)       // another notification came that is of no call
+	pages       *pageBoard
 	Roots       func(reply func([]byte))   // it asks for roots outside of a call: reply gets the raw result, at once or later
 	Parted      func()                     // it is gone, or may be, and comes back at the next use
 	Renewed     func()                     // the connection was lost for a time: what changed meanwhile was not heard

@@ -16,7 +16,7 @@ import (
 // The call has no address: the process is ours and dies with us, so a call that
 // a crash of ours leaves behind ends as interrupted.
 func (w *wire) call(ctx context.Context, x *call.Exec, every time.Duration) (a call.Answer, ok bool) {
-	r := &rounds{x: x, caps: x.Spec.Capabilities}
+	r := &rounds{x: x, caps: x.Spec.Capabilities, pages: w.hooks.pages}
 	if len(x.Spec.Request) <= maxKept && (w.modern || pageMayCome(x.Spec)) {
 		kept := *x.Spec
 		r.spec = &kept

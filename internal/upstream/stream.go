@@ -201,6 +201,9 @@ func (x *exchange) take(m *mcp.Message, cursor []byte) (a call.Answer, done bool
 		x.c.tasks.word(m)
 		return a, false
 	}
+	if m.Method == mcp.MethodElicited {
+		x.c.hooks.pages.done(m)
+	}
 	x.message(m, cursor)
 	return a, false
 }
