@@ -71,7 +71,8 @@ func (c *Call) Pulse(p Pulse) {
 
 // Answer gives input responses, a JSON object by key, to the call; keys is a
 // JSON array of their names, for the record. What was answered is asked no more,
-// at once. A call that asks nothing ignores it.
+// at once. What is not asked, or not any more, is ignored: of two agents that answer
+// the same, the first counts.
 func (c *Call) Answer(responses, keys []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,6 +84,9 @@ func (c *Call) Answer(responses, keys []byte) error {
 	case c.answers == nil:
 		return nil
 	}
+	if responses, keys = c.wanted(responses, keys); responses == nil {
+		return nil
+	}
 	select {
 	case c.answers <- responses:
 		c.settled(keys)
@@ -92,6 +96,39 @@ func (c *Call) Answer(responses, keys []byte) error {
 	default:
 		return ErrFull
 	}
+}
+
+// wanted is what of responses and keys is asked now; nil if nothing is. c.mu is held.
+func (c *Call) wanted(responses, keys []byte) (some, theirKeys []byte) {
+	var names, left []string
+	var asked, all map[string]json.RawMessage
+	if c.asked == nil || json.Unmarshal(c.asked, &asked) != nil || json.Unmarshal(keys, &names) != nil {
+		return nil, nil
+	}
+	for _, k := range names {
+		if _, ok := asked[k]; ok {
+			left = append(left, k)
+		}
+	}
+	switch {
+	case len(left) == len(names):
+		return responses, keys
+	case left == nil, json.Unmarshal(responses, &all) != nil:
+		return nil, nil
+	}
+	for k := range all {
+		if !slices.Contains(left, k) {
+			delete(all, k)
+		}
+	}
+	some, err := json.Marshal(all)
+	if err == nil {
+		theirKeys, err = json.Marshal(left)
+	}
+	if err != nil {
+		return nil, nil
+	}
+	return some, theirKeys
 }
 
 // ask notes what the call waits for from now on: nil is nothing. While it waits,

@@ -41,6 +41,9 @@ func TestModel(t *testing.T) {
 				"mend log":    w.mendLog,
 				"forget past": w.forgetPast,
 				"crash":       w.crash,
+				"ask":         w.ask,
+				"withdraw":    w.withdraw,
+				"answer":      w.answer,
 				"":            w.check,
 			})
 			w.settle()
@@ -73,6 +76,7 @@ type modelCall struct {
 	late      bool // answers after a cancel
 	deadline  time.Time
 	stopped   bool // its runner hears no more commands
+	asking    asking
 
 	// allowed are the outcomes for which there is a reason. Readers that leave
 	// are none (I7).
@@ -205,6 +209,8 @@ func (w *world) run(ctx context.Context, x *Exec) Answer {
 			if a := f(x); a != nil {
 				return *a
 			}
+		case b := <-x.Answers():
+			w.answered(mc, x, b)
 		case <-ctx.Done():
 			var cause *Cause
 			if errors.As(context.Cause(ctx), &cause) && cause.End.Outcome == Cancelled && mc.late {
@@ -235,7 +241,7 @@ func (w *world) obeys(c *modelCall) bool {
 	if c.stopped || c.c == nil {
 		return false
 	}
-	return c.deadline.IsZero() || time.Now().Before(c.deadline)
+	return c.deadline.IsZero() || !c.asking.since.IsZero() || time.Now().Before(c.deadline)
 }
 
 func (w *world) start(rt *rapid.T) {
@@ -434,6 +440,9 @@ func (w *world) check(rt *rapid.T) {
 		if c.c == nil {
 			continue
 		}
+		if r := c.c.Record(); r.End.Outcome == TimedOut && !c.asking.since.IsZero() {
+			problems = append(problems, fmt.Sprintf("call %s waits for an answer, and ended as %s", c.id, r.End.Outcome))
+		}
 		c.c.mu.Lock()
 		held := 0
 		for i, ev := range c.c.tail {
@@ -515,6 +524,7 @@ func (w *world) checkStored(rt *rapid.T, c *modelCall) {
 	if !slices.Contains(c.allowed, r.End.Outcome) {
 		rt.Fatalf("I7: call %s ended as %q; there was reason for %q only", c.id, r.End.Outcome, c.allowed)
 	}
+	checkAnswers(rt, c, evs)
 	for i, ev := range evs {
 		if (ev.Kind == KindEnd) != (i == len(evs)-1) {
 			rt.Fatalf("I2: call %s: %v", c.id, kinds(evs))
