@@ -24,6 +24,9 @@ const (
 	// thinkEvery is how often a server that gave a token hears that somebody is
 	// at work on its question: it may have a timer of its own.
 	thinkEvery = 10 * time.Second
+	// lookAround is how long it may take to notice that an agent has come or gone,
+	// which changes how long a question waits.
+	lookAround = time.Minute
 )
 
 // asks are the requests that a tool server of the era with sessions has made
@@ -457,7 +460,7 @@ func (a *asks) next() time.Duration {
 	d := time.Hour
 	for _, q := range a.open {
 		if l := q.limit(&a.x.Limits, attended); l >= 0 {
-			d = min(d, time.Until(q.since.Add(l)))
+			d = min(d, time.Until(q.since.Add(l)), lookAround)
 		}
 		if q.token != nil {
 			d = min(d, time.Until(q.told.Add(thinkEvery)))

@@ -235,7 +235,7 @@ func (r *rounds) ask(ctx context.Context, q *question) (answers []mcp.Member, en
 		case left <= 0:
 			return r.expired(q, answers, theirs, methods, limit)
 		default:
-			wait.Reset(left)
+			wait.Reset(min(left, lookAround))
 		}
 		select {
 		case b := <-r.x.Answers():
