@@ -21,7 +21,7 @@ func TestPageDoneWakes_R28(t *testing.T) {
 		up := wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
 			n++
 			c.SSE()
-			c.Event(`{"jsonrpc":"2.0","id":`+strconv.Itoa(n)+`,"method":"elicitation/create","params":{"mode":"url","url":"https://a.example","elicitationId":"e1","message":"Go."}}`)
+			c.Event(`{"jsonrpc":"2.0","id":` + strconv.Itoa(n) + `,"method":"elicitation/create","params":{"mode":"url","url":"https://a.example","elicitationId":"e1","message":"Go."}}`)
 			if own {
 				<-release
 				c.Event(pageDone)

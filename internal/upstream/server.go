@@ -49,11 +49,11 @@ type Hooks struct {
 	Updated     func(uri string)           // it says that a resource changed
 	Apart       func(m *mcp.Message)       // another notification came that is of no call
 	pages       *pageBoard
-	Roots       func(reply func([]byte))   // it asks for roots outside of a call: reply gets the raw result, at once or later
-	Parted      func()                     // it is gone, or may be, and comes back at the next use
-	Renewed     func()                     // the connection was lost for a time: what changed meanwhile was not heard
-	Reconnected func(result string)        // "session", "resumed", "lost": an upstream connection was renewed
-	Restarted   func()                     // a process was started again
+	Roots       func(reply func([]byte)) // it asks for roots outside of a call: reply gets the raw result, at once or later
+	Parted      func()                   // it is gone, or may be, and comes back at the next use
+	Renewed     func()                   // the connection was lost for a time: what changed meanwhile was not heard
+	Reconnected func(result string)      // "session", "resumed", "lost": an upstream connection was renewed
+	Restarted   func()                   // a process was started again
 	Log         *slog.Logger
 	// Capabilities are what the agents can be asked whose calls come here, as a
 	// raw object: it is declared to a server with sessions when one begins; empty
