@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,4 +112,61 @@ func TestBetweenCalls(t *testing.T) {
 	before := len(stream.Method("notifications/resources/updated"))
 	ofAgent(resubscribed).Event(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
 	stream.WaitMessages("notifications/resources/updated", before+1, betweenWait)
+}
+
+// TestX17 is X-17: lists of every kind are the same byte for byte, whatever the order in
+// which servers are configured, tell what they have and are asked, and over a restart, also
+// before the servers have been asked again.
+func TestX17(t *testing.T) {
+	t.Parallel()
+	var turn atomic.Bool
+	list := func(member string, entries ...string) wire.Handler {
+		return func(c *wire.Conn, r *wire.Request) {
+			now := slices.Clone(entries)
+			if turn.Load() {
+				slices.Reverse(now)
+			}
+			c.JSON(200, r.Result(`{"`+member+`":[`+strings.Join(now, ",")+`]}`))
+		}
+	}
+	server := func() *wire.Upstream {
+		return wire.NewUpstream(t, wire.Options{Capabilities: `{"tools":{},"prompts":{},"resources":{}}`, On: map[string]wire.Handler{
+			"tools/list":               list("tools", `{"name":"b","inputSchema":{"type":"object"}}`, `{"name":"a","inputSchema":{"type":"object","x":[1,2]}}`, `{"name":"a.b","inputSchema":{"type":"object"}}`, `{"name":"a_b","inputSchema":{"type":"object"}}`),
+			"prompts/list":             list("prompts", `{"name":"q"}`, `{"name":"p"}`),
+			"resources/list":           list("resources", `{"uri":"x:2","name":"2"}`, `{"uri":"x:1","name":"1"}`),
+			"resources/templates/list": list("resourceTemplates", `{"uriTemplate":"x:{b}","name":"b"}`, `{"uriTemplate":"x:{a}","name":"a"}`),
+		}})
+	}
+	one, two := server(), server()
+	dir := t.TempDir()
+	lists := func(dir string, first, second string) (all []string) {
+		g := startIn(t, dir, fmt.Sprintf("shutdown: {drain: 1s}\nmcpServers: {%s, %s}\n", first, second))
+		defer g.stop()
+		for _, version := range []string{"2025-11-25", wire.Modern} {
+			c := g.client(version, "")
+			for _, method := range []string{"tools/list", "prompts/list", "resources/list", "resources/templates/list"} {
+				m := c.Request(method, "")
+				all = append(all, version+" "+method+" "+strings.TrimSuffix(string(m.At("result.tools"))+string(m.At("result.prompts"))+string(m.At("result.resources"))+string(m.At("result.resourceTemplates")), "\n"))
+			}
+		}
+		return all
+	}
+	a, b := fmt.Sprintf("one: {url: %q}", one.URL), fmt.Sprintf("two: {url: %q}", two.URL)
+	want := lists(dir, a, b)
+	if !strings.Contains(want[0], `"one__a"`) || !strings.Contains(want[0], `"two__b"`) || !strings.Contains(want[2], "x:1") {
+		t.Fatalf("%s", want)
+	}
+	for i, got := range [][]string{lists(dir, a, b), lists(dir, b, a), nil, nil} {
+		if got == nil { // of servers that tell it in another order
+			turn.Store(true)
+			if i == 2 {
+				got = lists(dir, a, b)
+			} else {
+				got = lists(t.TempDir(), b, a)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("start %d:\n%s\nat first:\n%s", i+1, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
 }
