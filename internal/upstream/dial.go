@@ -109,16 +109,20 @@ func quietDialer(s Server) dialFunc {
 	}
 }
 
-// settle waits until the connection is quiet, at most for d.
+// settle waits until all bytes that have arrived by now were handled, at most for
+// d. They were if the connection is quiet, or if the reader has found the socket
+// empty once: it need not stay so, on a stream that other calls keep busy.
 func (c *quietConn) settle(ctx context.Context, d time.Duration) {
+	mark := c.idle.Load()
 	if c.quiet() {
 		return
 	}
+	emptied := mark + 1 + mark%2 // the mark of the next time
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	pause := time.NewTimer(50 * time.Microsecond)
 	defer pause.Stop()
-	for !c.quiet() {
+	for c.idle.Load() < emptied && !c.quiet() {
 		select {
 		case <-ctx.Done():
 			return

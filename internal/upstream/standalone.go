@@ -16,8 +16,9 @@ import (
 
 const (
 	// settleTime bounds how long a result waits for bytes of the standalone
-	// stream that have arrived but are not handled yet.
-	settleTime = 250 * time.Millisecond
+	// stream that have arrived but are not handled yet: on a machine with too much
+	// to do, or a stream that brings more than anybody can read.
+	settleTime = 2 * time.Second
 	// lastStep bounds how long a result waits for the last step of a call whose
 	// progress came on the standalone stream and says that one is missing:
 	// server-everything 2025.8 sends it at the same moment as the result.

@@ -84,6 +84,31 @@ func TestOldAgentsTokens(t *testing.T) {
 	h.run("")
 }
 
+// P22, P15: twenty calls at once on one stream, ten progress messages each: nothing
+// misplaced, nothing missed, each answer once and last.
+func TestOldAgentsMany(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	for _, p := range []place{overSSE, overGET, overOld, overSSEModern, overStdio} {
+		h.add(p.name, wire.Legacy, p.open(t), func(t *testing.T, s *scene) {
+			c := s.old()
+			progress := make([][]string, 20)
+			for i := range progress {
+				var all []step
+				for k := range 10 {
+					all = append(all, step{Pause: 10, Progress: fmt.Sprint(k), Message: fmt.Sprintf("%d of %d", k, i)})
+					progress[i] = append(progress[i], fmt.Sprintf("%d %d of %d", k, k, i))
+				}
+				c.Call(wire.Call{ID: fmt.Sprint(i), Token: fmt.Sprintf(`"t%d"`, i), Args: script(append(all, step{Pause: 10, Text: fmt.Sprint("done ", i)})...)})
+			}
+			for i := range progress {
+				oldAnswer(t, c, fmt.Sprint(i), fmt.Sprintf(`"t%d"`, i), fmt.Sprint("done ", i), progress[i]...)
+			}
+		})
+	}
+	h.run("")
+}
+
 // O1, O2, O14: a silent call is accepted at once, its stream shows life, and brings
 // nothing but the answer.
 func TestOldAgentsSilence(t *testing.T) {
