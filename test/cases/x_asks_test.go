@@ -151,14 +151,12 @@ func init() {
 	}
 }
 
-// askers are the servers that ask, as members of mcpServers, by what they are.
-func askers(t *testing.T) map[string]string {
-	t.Helper()
-	return map[string]string{
-		"session":   upServer(asker(t, wire.Legacy)),
-		"stateless": upServer(asker(t, wire.Modern)),
-		"stdio":     "up: " + wire.NewCommand(t, "asker").Config(),
-	}
+// askers are the servers that ask, as members of mcpServers, by what they are. Each
+// test needs its own: they count what they were answered.
+var askers = map[string]func(t *testing.T) string{
+	"session":   func(t *testing.T) string { return upServer(asker(t, wire.Legacy)) },
+	"stateless": func(t *testing.T) string { return upServer(asker(t, wire.Modern)) },
+	"stdio":     func(t *testing.T) string { return "up: " + wire.NewCommand(t, "asker").Config() },
 }
 
 // pollEvery is the pause between two looks at what came to a scripted server.
@@ -214,9 +212,9 @@ func answersTo(t testing.TB, asked wire.Msg) string {
 // the tool server's is: requests on the pipe, or an InputRequiredResult (SPEC §4.2).
 func TestX8AskOnPipe(t *testing.T) {
 	t.Parallel()
-	for kind, server := range askers(t) {
+	for kind, server := range askers {
 		t.Run(kind+"/session", func(t *testing.T) {
-			h := newHome(t, server)
+			h := newHome(t, server(t))
 			p := h.host(nil, "stdio", "--config", h.config)
 			p.openAble()
 			p.call(wire.Legacy, "7", "up__work", "{}")
@@ -232,7 +230,7 @@ func TestX8AskOnPipe(t *testing.T) {
 			p.close()
 		})
 		t.Run(kind+"/stateless", func(t *testing.T) {
-			h := newHome(t, server)
+			h := newHome(t, server(t))
 			p := h.host(nil, "stdio", "--config", h.config)
 			p.send(ableCall("7", ""))
 			asked := p.response("7")
