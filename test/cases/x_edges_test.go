@@ -2,6 +2,8 @@ package cases_test
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -150,17 +152,25 @@ func TestX13Probe(t *testing.T) {
 		discover wire.Handler
 		spoken   string
 	}{
-		"modern":            {wire.Options{Version: wire.Modern}, nil, wire.Modern},
-		"both":              {wire.Options{Both: true}, nil, wire.Modern},
-		"legacy":            {wire.Options{}, nil, wire.Legacy},
-		"2024 over http":    {wire.Options{Version: "2024-11-05"}, nil, ""},
-		"2024 sse":          {wire.Options{Version: "2024-11-05", Old: true}, nil, ""},
-		"no session":        {wire.Options{NoSession: true}, nil, wire.Legacy},
-		"html 404":          {wire.Options{}, html(404), wire.Legacy},
-		"html 502":          {wire.Options{}, html(502), wire.Legacy},
-		"html 200":          {wire.Options{}, html(200), wire.Legacy},
-		"200 and -32601":    {wire.Options{}, func(c *wire.Conn, r *wire.Request) { c.JSON(200, r.Fail("-32601", "no")) }, wire.Legacy},
-		"404 and -32601":    {wire.Options{}, func(c *wire.Conn, r *wire.Request) { c.JSON(404, r.Fail("-32601", "no")) }, wire.Legacy},
+		"modern":           {wire.Options{Version: wire.Modern}, nil, wire.Modern},
+		"both":             {wire.Options{Both: true}, nil, wire.Modern},
+		"legacy":           {wire.Options{}, nil, wire.Legacy},
+		"2024 over http":   {wire.Options{Version: "2024-11-05"}, nil, ""},
+		"2024 sse":         {wire.Options{Version: "2024-11-05", Old: true}, nil, ""},
+		"no session":       {wire.Options{NoSession: true}, nil, wire.Legacy},
+		"html 404":         {wire.Options{}, html(404), wire.Legacy},
+		"html 502":         {wire.Options{}, html(502), wire.Legacy},
+		"html 200":         {wire.Options{}, html(200), wire.Legacy},
+		"200 and -32601":   {wire.Options{}, func(c *wire.Conn, r *wire.Request) { c.JSON(200, r.Fail("-32601", "no")) }, wire.Legacy},
+		"404 and -32601":   {wire.Options{}, func(c *wire.Conn, r *wire.Request) { c.JSON(404, r.Fail("-32601", "no")) }, wire.Legacy},
+		"answers anything": {wire.Options{}, func(c *wire.Conn, r *wire.Request) { c.JSON(200, r.Result(`{}`)) }, wire.Legacy},
+		"strict Accept": {wire.Options{Version: wire.Modern}, func(c *wire.Conn, r *wire.Request) {
+			if a := r.Header.Get("Accept"); !strings.Contains(a, "application/json") || !strings.Contains(a, "text/event-stream") {
+				c.Status(406)
+				return
+			}
+			c.JSON(200, r.Result(`{"supportedVersions":["`+wire.Modern+`"],"capabilities":{"tools":{}}}`))
+		}, wire.Modern},
 		"202":               {wire.Options{}, wire.Refuse(202), wire.Legacy},
 		"modern, no method": {wire.Options{Version: wire.Modern}, func(c *wire.Conn, r *wire.Request) { c.JSON(400, r.Fail("-32020", "Mcp-Method")) }, wire.Modern},
 	} {
@@ -361,4 +371,27 @@ func TestRequestLimits(t *testing.T) {
 	}
 	up.WaitRequest("tools/call", len(agents), 0)
 	up.Quiet("tools/call", len(agents), 100*time.Millisecond)
+}
+
+// Hosts look for OAuth's documents first, and some take whatever comes for one: there is
+// none, and that is said at once and not as a page.
+func TestNoWellKnown(t *testing.T) {
+	t.Parallel()
+	g := start(t, "mcpServers: {}\n"+tokens+"\n")
+	for _, path := range []string{"/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.app.URL()+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr := &http.Transport{DisableKeepAlives: true}
+		resp, err := tr.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != 404 || strings.Contains(resp.Header.Get("Content-Type"), "html") {
+			t.Errorf("%s: %d %v %.100s", path, resp.StatusCode, resp.Header, body)
+		}
+	}
 }
