@@ -77,7 +77,9 @@ func TestBetweenCalls(t *testing.T) {
 		}
 	}
 	up.WaitRequest("logging/setLevel", 1, betweenWait)
-	if !slices.ContainsFunc(up.Requests("initialize"), func(r *wire.Request) bool { return strings.Contains(r.Body, `"capabilities":{"extensions":{"com.example/x":{"theirs":[1]}},"roots":{"listChanged":true}}`) }) {
+	if !slices.ContainsFunc(up.Requests("initialize"), func(r *wire.Request) bool {
+		return strings.Contains(r.Body, `"capabilities":{"extensions":{"com.example/x":{"theirs":[1]}},"roots":{"listChanged":true}}`)
+	}) {
 		t.Error("the agent's capabilities are not declared")
 	}
 	server := ofAgent(up.WaitRequest("resources/subscribe", 1, betweenWait))
