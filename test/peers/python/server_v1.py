@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import functools
 
+import anyio
 import mcp.types as types
 from mcp.server import NotificationOptions
 from mcp.server.fastmcp import Context, FastMCP
@@ -117,11 +118,18 @@ low.create_initialization_options = functools.partial(
 )
 
 
+async def tell(sessions: set, what) -> None:
+    for session in list(sessions):
+        try:
+            await what(session)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            sessions.discard(session)  # it has ended
+
+
 @server.tool()
 async def touch(text: str) -> str:
     """Says that a resource changed."""
-    for session in list(subscribers.get(text, ())):
-        await session.send_resource_updated(AnyUrl(text))
+    await tell(subscribers.get(text, set()), lambda s: s.send_resource_updated(AnyUrl(text)))
     return "touched"
 
 
@@ -129,8 +137,7 @@ async def touch(text: str) -> str:
 async def grow(text: str) -> str:
     """Adds a prompt."""
     server.add_prompt(Prompt.from_function(lambda: f"hello from {text}", name=text))
-    for session in list(readers):
-        await session.send_prompt_list_changed()
+    await tell(readers, lambda s: s.send_prompt_list_changed())
     return "grown"
 
 
