@@ -113,7 +113,7 @@ func upstreams(t *testing.T) (all []upstream) {
 		for _, era := range s.Eras {
 			name := s.Name + "-" + era
 			if !s.Once {
-				all = append(all, upstream{s, name, fmt.Sprintf(`{"url": %q}`, s.Start(t, era)), ""})
+				all = append(all, upstream{s, name, s.Entry(s.Start(t, era), era), ""})
 				continue
 			}
 			// longcall has a connection for each set of capabilities, and this server

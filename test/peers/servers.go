@@ -29,6 +29,8 @@ type Server struct {
 	Once bool
 	// PathB says that progress comes on the standalone stream.
 	PathB bool
+	// Both says that the server speaks both eras, in whichever it is started.
+	Both bool
 
 	ecosystem Ecosystem
 	command   func(dir string, port int, era string) Command
@@ -63,7 +65,7 @@ var Servers = []Server{
 		stdio:   func(dir string) Command { return python(dir, "server_v1.py", 0) },
 	},
 	{
-		Name: "python-v2", Eras: []string{Legacy, Modern}, Ours: true, ecosystem: PythonV2,
+		Name: "python-v2", Eras: []string{Legacy, Modern}, Ours: true, Both: true, ecosystem: PythonV2,
 		command: func(dir string, port int, _ string) Command { return python(dir, "server_v2.py", port) },
 		stdio:   func(dir string) Command { return python(dir, "server_v2.py", 0) },
 	},
@@ -143,6 +145,15 @@ func (s Server) Start(t testing.TB, era string) (url string) {
 		return strings.TrimSuffix(loopback(port), "mcp") + "sse"
 	}
 	return loopback(port)
+}
+
+// Entry is the server at a URL in longcall's mcpServers, as JSON: the era is said only
+// if longcall would find another one.
+func (s Server) Entry(url, era string) string {
+	if s.Both {
+		return fmt.Sprintf(`{"url": %q, "era": %q}`, url, era)
+	}
+	return fmt.Sprintf(`{"url": %q}`, url)
 }
 
 // HasStdio says whether the server can run on its standard input and output.
