@@ -22,7 +22,8 @@ import (
 // TestGolden plays the conversations of testdata. Each file holds pairs of a
 // request ("send": method and path, headers, blank line, body) and its answer
 // ("recv"); -update writes the answers anew. $SESSION is the last session's id,
-// $TASK the last task's. A send whose name ends in "until WORD" is sent again
+// $TASK the last task's, $STATE the last requestState, $CHANGED one that was changed on
+// the way, and $EXPIRED one that is too old. A send whose name ends in "until WORD" is sent again
 // until its answer holds the word.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -38,6 +39,7 @@ var (
 	taskIDs      = regexp.MustCompile(`"taskId":"(c_[a-z2-7]{26})"`)
 	taskTimes    = regexp.MustCompile(`"(createdAt|lastUpdatedAt)":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"`)
 	runningSince = regexp.MustCompile(`Running since \d\d:\d\d:\d\d UTC`)
+	inputStates  = regexp.MustCompile(`"requestState":"([A-Za-z0-9_-]{40,})"`)
 	ttls         = regexp.MustCompile(`"(ttl|ttlMs)":864\d\d000`)
 )
 
@@ -51,13 +53,14 @@ func converse(t *testing.T, file string) {
 		readsRig(r)
 	}
 	c := r.serve()
-	session, task := "", ""
+	session, task, state := "", "", ""
+	expired := r.h.sealState(&inputState{call: call.NewID(), expires: time.Now().Add(-time.Hour)}, "ann", "")
 	var out []txtar.File
 	for i, f := range ar.Files {
 		if !strings.HasPrefix(f.Name, "send") {
 			continue
 		}
-		send := strings.ReplaceAll(string(f.Data), "$TASK", task)
+		send := strings.NewReplacer("$TASK", task, "$STATE", state, "$CHANGED", "A"+state, "$EXPIRED", expired).Replace(string(f.Data))
 		_, word, _ := strings.Cut(f.Name, " until ")
 		var got, newSession string
 		until(t, f.Name, func() bool {
@@ -66,6 +69,10 @@ func converse(t *testing.T, file string) {
 		})
 		if m := taskIDs.FindStringSubmatch(got); m != nil {
 			task = m[1]
+		}
+		if m := inputStates.FindStringSubmatch(got); m != nil {
+			state = m[1]
+			got = strings.ReplaceAll(got, state, "$STATE")
 		}
 		if newSession != "" {
 			session = newSession
