@@ -253,6 +253,9 @@ func eventText(e *call.Event) string {
 	case call.KindMessage, call.KindLateResult:
 		return clean(string(bytes.TrimSpace(e.Body)))
 	case call.KindAddress:
+		if len(e.Body) == 0 {
+			return "from here on it cannot be found again at the tool server"
+		}
 		return "it can be found again at the tool server"
 	case call.KindAsk, call.KindAnswer:
 		return keysText(e)
