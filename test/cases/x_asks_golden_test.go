@@ -113,7 +113,7 @@ func TestX8Conversations(t *testing.T) {
 				})
 				file := filepath.Join("testdata", "asks", name+".txtar")
 				if *updateAsks {
-					if err := os.WriteFile(file, got, 0o644); err != nil { //nolint:gosec // a file of the repository
+					if err := os.WriteFile(file, got, 0o644); err != nil {
 						t.Fatal(err)
 					}
 					return
