@@ -2,9 +2,12 @@ package shell
 
 import (
 	"context"
+	"errors"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longcall/longcall/internal/exit"
 )
 
 // becomeReaper has nothing to do: macOS gives orphans to launchd.
@@ -18,32 +21,12 @@ func hearAll() {}
 // awaitChild waits until the child, the only one, can be reaped, and leaves
 // that to the caller. It is false when there is no child.
 func awaitChild(pid int) bool {
-	kq, err := unix.Kqueue()
-	if err != nil {
-		return false
+	err := exit.Await(pid)
+	if errors.Is(err, exit.ErrGone) { // it waits to be reaped already, or there is none
+		e, err := readEntry(pid)
+		return err == nil && e.parent == syscall.Getpid()
 	}
-	defer unix.Close(kq)
-	unix.CloseOnExec(kq)
-	var ev unix.Kevent_t
-	unix.SetKevent(&ev, pid, unix.EVFILT_PROC, unix.EV_ADD|unix.EV_ONESHOT)
-	ev.Fflags = unix.NOTE_EXIT
-	got := make([]unix.Kevent_t, 1)
-	for {
-		n, err := unix.Kevent(kq, []unix.Kevent_t{ev}, got, nil)
-		if err == nil && n > 0 && got[0].Flags&unix.EV_ERROR != 0 {
-			err = unix.Errno(got[0].Data)
-		}
-		switch err {
-		case nil:
-			return true
-		case unix.ESRCH: // it waits to be reaped already, or there is none
-			e, err := readEntry(pid)
-			return err == nil && e.parent == syscall.Getpid()
-		case unix.EINTR:
-		default:
-			return false
-		}
-	}
+	return err == nil
 }
 
 // signalExact signals one process if it is still the one that is meant.

@@ -334,24 +334,11 @@ func (c *httpConn) answer(resp *http.Response, sess *session, id string) ([]byte
 // The message is valid until the body is closed.
 func (c *httpConn) readAnswer(resp *http.Response, id string, limit int64) (mcp.Message, error) {
 	if mediaType(resp) == "text/event-stream" {
-		r := mcp.NewSSEReader(resp.Body, int(limit))
-		for {
-			ev, err := r.Next()
-			if err != nil {
-				return mcp.Message{}, fmt.Errorf("the stream ended without an answer: %w", err)
+		return readBeside(resp.Body, id, limit, func(m *mcp.Message) {
+			if m.Kind == mcp.Notification {
+				c.hooks.told(m) // any stream may bring what is of none of our requests
 			}
-			if len(ev.Data) == 0 {
-				continue
-			}
-			m, err := mcp.Parse(ev.Data)
-			switch {
-			case err != nil:
-			case m.Kind == mcp.Notification:
-				c.hooks.told(&m) // any stream may bring what is of none of our requests
-			case m.Kind == mcp.Response && sameID(&m, id):
-				return m, nil
-			}
-		}
+		})
 	}
 	body, err := readLimited(resp.Body, limit)
 	if err != nil {

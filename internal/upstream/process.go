@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/longcall/longcall/internal/exit"
 )
 
 // drainWait is how long the pipes of a process that has ended may stay open:
@@ -113,7 +115,7 @@ func (p *process) pipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
 // reap waits for the process, ends what is left of its group, and only then
 // gives the process id back, so that no signal can ever hit a stranger.
 func (p *process) reap(cmd *exec.Cmd) {
-	if waitExit(p.pid) {
+	if err := exit.Await(p.pid); err == nil || errors.Is(err, exit.ErrGone) { // it is ours, and only we reap it
 		p.mu.Lock()
 		signalGroup(p.proc, kill)
 		cmd.Wait()

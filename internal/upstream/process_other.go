@@ -16,8 +16,6 @@ const (
 
 func groupAttr() *syscall.SysProcAttr { return nil }
 
-func waitExit(int) bool { return false }
-
 // signalGroup can only kill the process itself here: its children see the end
 // of their stdin.
 func signalGroup(p *os.Process, sig groupSignal) {

@@ -17,15 +17,11 @@ const maxMatch = 2 << 10
 //
 // It reads all there is from the cursor on until the text is full or ctx is done, a little at a time.
 func (r *Reader) Grep(ctx context.Context, re *regexp.Regexp, cursor int64, around int, look Look) (View, error) {
-	s, err := r.snap(max(cursor, 0))
+	s, v, err := r.open(cursor)
 	if err != nil {
 		return View{}, err
 	}
 	defer s.close()
-	v := View{Total: s.total}
-	if v.From, v.Evicted, err = s.begin(cursor); err != nil {
-		return View{}, err
-	}
 	g := grep{re: re, around: max(around, 0), look: look, next: v.From}
 	in := lines{s: s, offset: v.From}
 	for !g.full {

@@ -48,15 +48,11 @@ func (l Look) size() int {
 // Unless raw, text is clean (see Clean), three or more equal lines are one with a marker, and a line over 64 KiB is shown in part.
 // A page never reaches over evicted bytes: it begins behind them, and says so.
 func (r *Reader) Page(ctx context.Context, cursor int64, look Look) (View, error) {
-	s, err := r.snap(max(cursor, 0))
+	s, v, err := r.open(cursor)
 	if err != nil {
 		return View{}, err
 	}
 	defer s.close()
-	v := View{Total: s.total}
-	if v.From, v.Evicted, err = s.begin(cursor); err != nil {
-		return View{}, err
-	}
 	data, end, err := r.ahead(ctx, s, v.From, r.span(look))
 	if err != nil {
 		return View{}, err
@@ -71,15 +67,11 @@ func (r *Reader) Page(ctx context.Context, cursor int64, look Look) (View, error
 // Summary shows the output from a cursor on: all of it if it fits, else its beginning (30 %) and its end (70 %), with a marker between
 // them that says how much was left out and from which cursor to read it. Lines are as in Page. Next is the end of what there is.
 func (r *Reader) Summary(ctx context.Context, from int64, look Look) (View, error) {
-	s, err := r.snap(max(from, 0))
+	s, v, err := r.open(from)
 	if err != nil {
 		return View{}, err
 	}
 	defer s.close()
-	v := View{Total: s.total}
-	if v.From, v.Evicted, err = s.begin(from); err != nil {
-		return View{}, err
-	}
 	data, end, err := r.ahead(ctx, s, v.From, r.span(look))
 	if err != nil {
 		return View{}, err
@@ -110,6 +102,19 @@ func (r *Reader) Summary(ctx context.Context, from int64, look Look) (View, erro
 	v.Text, v.Next = string(head.text)+string(tail.text), at+int64(len(data))
 	v.Omitted, v.Cut = head.omitted+tail.omitted, head.cut || tail.cut
 	return v, nil
+}
+
+// open begins a view at a cursor, of the output as it is now; s has to be closed.
+func (r *Reader) open(cursor int64) (s *snap, v View, err error) {
+	if s, err = r.snap(max(cursor, 0)); err != nil {
+		return nil, View{}, err
+	}
+	v.Total = s.total
+	if v.From, v.Evicted, err = s.begin(cursor); err != nil {
+		s.close()
+		return nil, View{}, err
+	}
+	return s, v, nil
 }
 
 // span is how many bytes to read for a view, or for an end of it.
