@@ -49,6 +49,21 @@ func onResume(h wire.Handler) wire.Handler {
 	}
 }
 
+// breaking starts a server whose calls' streams break after the third event, with a
+// handler for what resumes them.
+func breaking(t *testing.T, resumed wire.Handler) (up *wire.Upstream) {
+	up = wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{
+		"tools/call": func(c *wire.Conn, r *wire.Request) {
+			c.SSE()
+			resumable(up, r).Serve(c, 0, 3)
+			c.Pause(50 * time.Millisecond) // a reset throws away what was not read yet
+			c.Reset()
+		},
+		"GET": onResume(resumed),
+	}})
+	return up
+}
+
 // after is the number in a Last-Event-ID.
 func after(r *wire.Request) int {
 	_, n, _ := strings.Cut(r.Header.Get("Last-Event-ID"), "_")
@@ -231,24 +246,15 @@ func TestP4(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var up *wire.Upstream
-			up = wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{
-				"tools/call": func(c *wire.Conn, r *wire.Request) {
-					log := resumable(up, r)
-					c.SSE()
-					log.Serve(c, 0, 3)
-					c.Pause(50 * time.Millisecond)
-					c.Reset()
-				},
-				"GET": onResume(func(c *wire.Conn, r *wire.Request) {
-					if len(resumes(up)) <= 2 {
-						refuse(c, r)
-						return
-					}
-					c.SSE()
-					resumable(up, up.Requests("tools/call")[0]).Serve(c, after(r), 0)
-					c.End()
-				}),
-			}})
+			up = breaking(t, func(c *wire.Conn, r *wire.Request) {
+				if len(resumes(up)) <= 2 {
+					refuse(c, r)
+					return
+				}
+				c.SSE()
+				resumable(up, up.Requests("tools/call")[0]).Serve(c, after(r), 0)
+				c.End()
+			})
 			g := before(t, up)
 			x := g.client(wire.Legacy, "up").Start(wire.Call{Token: "5"})
 			g.whole(up, x)
@@ -293,16 +299,7 @@ func TestP4InsideTheLimits(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			var up *wire.Upstream
-			up = wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{
-				"tools/call": func(c *wire.Conn, r *wire.Request) {
-					c.SSE()
-					resumable(up, r).Serve(c, 0, 3)
-					c.Pause(50 * time.Millisecond)
-					c.Reset()
-				},
-				"GET": onResume(c.h),
-			}})
+			up := breaking(t, c.h)
 			g := before(t, up, c.limits)
 			x := g.client(wire.Legacy, "up").Start(wire.Call{Token: "5"})
 			m := x.TimedResponse(0)
@@ -335,16 +332,7 @@ func TestP16(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var up *wire.Upstream
-			up = wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{
-				"tools/call": func(c *wire.Conn, r *wire.Request) {
-					c.SSE()
-					resumable(up, r).Serve(c, 0, 3)
-					c.Pause(50 * time.Millisecond)
-					c.Reset()
-				},
-				"GET": onResume(resumed),
-			}})
+			up := breaking(t, resumed)
 			g := before(t, up, "limits: {idle: 3s, total: 10m}", pingFast)
 			x := g.client(wire.Legacy, "up").Start(wire.Call{Token: "5"})
 			m := x.TimedResponse(0)
