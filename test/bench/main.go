@@ -1,3 +1,5 @@
+//go:build unix
+
 // Command bench measures the longcall binary beside the floor: the standard library's reverse proxy, flushing every write.
 //
 // Both stand in front of the same deterministic upstream, and are measured in

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package conformance runs the official conformance suite's scenarios for the tasks extension against longcall, with a server behind it that has the suite's tools.
 package conformance
 

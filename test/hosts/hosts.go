@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package hosts drives real agent hosts (Claude Code, Codex, Gemini CLI, opencode) with a scripted model, without an account or a network.
 //
 // Each host runs once, with an empty environment and a home of its own, and

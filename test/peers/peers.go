@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package peers runs MCP servers and clients that nobody here wrote: the official SDKs for Go, TypeScript and Python, and the reference server, pinned and installed on first use.
 //
 // What npm, pip and the Go command fetch goes into a cache folder, keyed by
