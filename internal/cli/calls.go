@@ -166,11 +166,7 @@ const page = 500
 
 // Run is the command.
 func (c *callsListCmd) Run(r *runner) error {
-	cfg, err := c.load(r.sys)
-	if err != nil {
-		return err
-	}
-	j, err := openJournal(cfg.State)
+	j, err := c.journal(r.sys)
 	if err != nil {
 		return err
 	}
@@ -335,11 +331,7 @@ const followEvery = 80 * time.Millisecond
 
 // Run is the command.
 func (c *callsFollowCmd) Run(r *runner) error {
-	cfg, err := c.load(r.sys)
-	if err != nil {
-		return err
-	}
-	j, err := openJournal(cfg.State)
+	j, err := c.journal(r.sys)
 	if err != nil {
 		return err
 	}

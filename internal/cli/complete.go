@@ -331,11 +331,7 @@ func (c *completer) where() whereFlags {
 // calls are the ids of the newest calls.
 func (c *completer) calls(running bool) []string {
 	w := c.where()
-	cfg, err := w.load(c.sys)
-	if err != nil {
-		return nil
-	}
-	j, err := openJournal(cfg.State)
+	j, err := w.journal(c.sys)
 	if err != nil {
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/longcall/longcall/internal/app"
 	"github.com/longcall/longcall/internal/cli/client"
 	"github.com/longcall/longcall/internal/config"
+	"github.com/longcall/longcall/internal/journal/sqlite"
 )
 
 // stateFlags say which config and which state folder a command is about.
@@ -59,6 +60,15 @@ func (f *stateFlags) load(sys *System) (*config.Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// journal opens the journal of the state folder, to read.
+func (f *stateFlags) journal(sys *System) (*sqlite.Reader, error) {
+	c, err := f.load(sys)
+	if err != nil {
+		return nil, err
+	}
+	return openJournal(c.State)
 }
 
 // whereFlags say which running longcall a command talks to.
