@@ -12,7 +12,7 @@ import (
 const (
 	badState     = "This requestState was not given to you here, or was changed on the way: nothing was done with it. Send it exactly as it came, with the same method and params. If you have lost it, make the call without it, and you are asked again."
 	otherState   = "This requestState belongs to another request: nothing was done. It goes with the method and params that it was the answer to."
-	oldState     = "The time for an answer to this question is over: nothing was done. Make the call again without requestState."
+	oldState     = "This question waits for no answer any more: its time is over, or longcall was restarted. Nothing was done. Make the call again without requestState, and you are asked anew."
 	usedState    = "This question has its answer: nothing was done. The request that brought it is the one that gets the result."
 	badResponses = "params.inputResponses must be an object: the answers by the keys of the questions. Nothing was done."
 )

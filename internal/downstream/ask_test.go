@@ -416,14 +416,14 @@ func TestX8BadStates(t *testing.T) {
 	c.header.Set("Authorization", "Bearer ann")
 	refused("of other arguments", c.asked(t, allCaps, `,"arguments":{"x":1}`+with(state)), "another request")
 	old := inputState{call: call.NewID(), expires: time.Now().Add(-time.Second)}
-	refused("expired", c.asked(t, allCaps, with(r.h.sealState(&old, "ann", ""))), "time for an answer")
+	refused("expired", c.asked(t, allCaps, with(r.h.sealState(&old, "ann", ""))), "waits for no answer any more")
 	gone := inputState{call: call.NewID(), expires: time.Now().Add(time.Hour)}
 	m, err := mcp.Parse([]byte(modernAsk("7", "up__work", allCaps, "")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	gone.digest, _ = requestDigest(&m)
-	refused("of a call that is no more", c.asked(t, allCaps, with(r.h.sealState(&gone, "ann", ""))), "time for an answer")
+	refused("of a call that is no more", c.asked(t, allCaps, with(r.h.sealState(&gone, "ann", ""))), "waits for no answer any more")
 	refused("elsewhere", func() (r inputResult) {
 		_, b := c.post("/mcp/up", modernAsk("7", "up__work", allCaps, with(state)), modern("tools/call", "up__work")...)
 		if err := json.Unmarshal([]byte(b), &r); err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/test/wire"
 )
 
@@ -462,5 +463,39 @@ func (h *home) addLines(lines string) {
 	}
 	if err != nil {
 		h.t.Fatal(err)
+	}
+}
+
+// A planned stop does not wait for a person either, if the server keeps nothing: the
+// next process asks on, and the same state fits.
+func TestX8StoppedWhileParked(t *testing.T) {
+	t.Parallel()
+	up, dir := asker(t, wire.Modern), t.TempDir()
+	config := fmt.Sprintf("shutdown: {drain: 1m}\nmcpServers: {up: {url: %q}}\n", up.URL)
+	agent := func(g *gateway) *wire.Client {
+		dn := wire.NewClient(t, g.app.URL()+"/mcp/up", wire.Modern)
+		dn.Caps = everyCap
+		return dn
+	}
+	ask := func(dn *wire.Client, id, more string) wire.Msg {
+		return dn.Do(wire.HTTP{
+			Body:   dn.Message(id, "tools/call", `"name":"work","arguments":{}`+more, ""),
+			Header: map[string]string{"Mcp-Protocol-Version": dn.Version, "Mcp-Method": "tools/call", "Mcp-Name": "work"},
+		}).Response(0)
+	}
+	g := startIn(t, dir, config)
+	more := answersTo(t, ask(agent(g), "7", ""))
+	began := time.Now()
+	g.stop()
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("the stop took %s", took)
+	}
+	g = startIn(t, dir, config)
+	if m := ask(agent(g), "8", more); m.ToolText() != wasAnswered {
+		t.Errorf("%s", m.JSON)
+	}
+	g.ended(call.Completed)
+	if n := up.Count("tools/call"); n != 2 {
+		t.Errorf("%d requests reached the server", n)
 	}
 }
