@@ -32,7 +32,7 @@ func (a *attachment) response(ev *call.Event) (body []byte, cuts []cut) {
 	} else {
 		cuts = convert(body, a.view(), append(make([]cut, 0, 3), cut{ev.Hole, ev.Hole + 1, a.id}))
 	}
-	if a.join == call.Replay {
+	if a.join == call.Replay && cuts == nil { // else convert has
 		cuts = markReplayed(body, cuts)
 	}
 	if a.result {

@@ -102,7 +102,7 @@ func beatAt(v, total string, elapsed string) string {
 	return `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7,"progress":` + v + total + `,"message":"still running, ` + elapsed + `"}}`
 }
 
-const doneModern = `{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","content":[{"type":"text","text":"done"}]}}`
+const doneModern = `{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"longcall","version":"0"}},"content":[{"type":"text","text":"done"}]}}`
 
 // TestBeatsWithoutToken is O1, O2: the first byte at once, then comments only.
 func TestBeatsWithoutToken(t *testing.T) {

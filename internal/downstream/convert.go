@@ -26,10 +26,26 @@ type view struct {
 	method   string // of its request; empty for tools/call
 	uncached bool   // the result must not be cached
 	info     []byte // our own serverInfo, raw
+	stamps   *stamps
+	replayed bool // the result was kept because nobody had got it
+}
+
+// stamps are what results of ours and of tool servers get for stateless agents, ready
+// to be put in.
+type stamps struct {
+	member   []byte // serverInfo, a member of _meta
+	complete []byte // resultType and _meta, for a result that has neither
+}
+
+func newStamps(info []byte) *stamps {
+	s := &stamps{member: append([]byte(`"`+mcp.MetaKeyServerInfo+`":`), info...)}
+	s.complete = append(append(append([]byte(nil), completeC...), `"_meta":{`...), s.member...)
+	s.complete = append(s.complete, `},`...)
+	return s
 }
 
 func (a *attachment) view() view {
-	v := view{modern: a.modern, version: a.x.version, info: a.x.h.info}
+	v := view{modern: a.modern, version: a.x.version, info: a.x.h.info, stamps: a.x.h.stamps, replayed: a.join == call.Replay}
 	if a.read != nil {
 		v.method, v.uncached = a.read.method, a.read.uncached
 	}
@@ -83,14 +99,26 @@ func convert(body []byte, v view, cuts []cut) []cut {
 	if v.version < mcp.V20250618 {
 		cuts = v.older(body, content, messages, cuts)
 	}
-	return withoutAll(body, drop, cuts)
+	if cuts = withoutAll(body, drop, cuts); v.replayed {
+		cuts = markReplayed(body, cuts)
+	}
+	return cuts
 }
 
 // toModern adds what results of 2026-07-28 have to have.
 func (v view) toModern(body []byte, obj int, kind, meta, ttl, scope field, cuts []cut) []cut {
 	var add []byte
-	if !kind.ok() {
+	stamp := v.stamp()
+	switch {
+	case !kind.ok() && !meta.ok() && v.stamps != nil && !v.replayed:
+		add = v.stamps.complete[:len(v.stamps.complete):len(v.stamps.complete)]
+	case !kind.ok():
 		add = append(add, completeC...)
+		fallthrough
+	default:
+		if !meta.ok() && stamp != nil {
+			add = append(append(append(add, `"_meta":{`...), stamp...), `},`...)
+		}
 	}
 	done := !kind.ok() || string(body[kind.val:kind.end]) == `"complete"`
 	if v.method == mcp.MethodResourcesRead && done {
@@ -116,10 +144,33 @@ func (v view) toModern(body []byte, obj int, kind, meta, ttl, scope field, cuts 
 			with := append([]byte(`"`+mcp.MetaKeyServerInfo+`":`), v.info...)
 			with = append(with, `,"`+metaKeyUpstream+`"`...)
 			cuts = append(cuts, cut{f.key, f.key + len(mcp.MetaKeyServerInfo) + 2, with})
+			if stamp = nil; v.replayed {
+				stamp = []byte(replayedMember)
+			}
+		}
+		if stamp != nil {
+			if i := space(body, meta.val+1); i < len(body) && body[i] != '}' {
+				stamp = append(stamp[:len(stamp):len(stamp)], ',')
+			}
+			cuts = append(cuts, cut{meta.val + 1, meta.val + 1, stamp})
 		}
 	}
 	return cuts
 }
+
+// stamp are the members of _meta that a result gets that says nothing of who answered;
+// nil if it gets none.
+func (v view) stamp() []byte {
+	if v.stamps == nil {
+		return nil
+	}
+	if v.replayed {
+		return append(append(append([]byte(nil), v.stamps.member...), ','), replayedMember...)
+	}
+	return v.stamps.member
+}
+
+const replayedMember = `"` + metaKeyReplayed + `":true`
 
 // convertError changes the code by which servers up to 2025-11-25 say that there is
 // no such resource, for agents after (SPEC §5.6).

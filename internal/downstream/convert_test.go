@@ -22,6 +22,9 @@ func viewOf(modern bool) view {
 // TestConvertResults is SPEC §7.6, field by field.
 func TestConvertResults(t *testing.T) {
 	read := func(v view, uncached bool) view { v.method, v.uncached = mcp.MethodResourcesRead, uncached; return v }
+	stamped := viewOf(true)
+	stamped.stamps = newStamps(stamped.info)
+	replayed := replayedView(true)
 	old := func(version string) view { return view{version: version} }
 	for _, tt := range []struct {
 		name     string
@@ -45,6 +48,13 @@ func TestConvertResults(t *testing.T) {
 		{"a link since", old(mcp.V20250618), `{"content":[{"type":"resource_link","uri":"x:1","name":"one"}]}`, ``},
 		{"sound before 2025-03-26", old(mcp.V20241105), `{"content":[{"type":"audio","data":"AA==","mimeType":"audio/wav"}]}`, `{"content":[{"type":"text","text":"[audio, audio/wav: this client's revision of the protocol cannot show it]"}]}`},
 		{"in a prompt", old(mcp.V20250326), `{"messages":[{"role":"user","content":{"uri":"x:1","type":"resource_link","title":"One","name":"one"}},{"role":"user","content":{"type":"text","text":"resource_link"}}]}`, `{"messages":[{"role":"user","content":{"type":"text","text":"One: x:1"}},{"role":"user","content":{"type":"text","text":"resource_link"}}]}`},
+		{"who does not say is us (SPEC §7.6)", stamped, `{"content":[]}`, `{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"longcall","version":"0"}},"content":[]}`},
+		{"beside other _meta", stamped, `{"_meta":{"a":1},"content":[]}`, `{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"longcall","version":"0"},"a":1},"content":[]}`},
+		{"in an empty _meta", stamped, `{"resultType":"complete","_meta":{ }}`, `{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"longcall","version":"0"} }}`},
+		{"and nothing else", stamped, `{ }`, `{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"longcall","version":"0"}} }`},
+		{"a read", read(stamped, false), `{"resultType":"complete","contents":[]}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"longcall","version":"0"}},"ttlMs":0,"cacheScope":"private","resultType":"complete","contents":[]}`},
+		{"a replayed one", replayed, `{"content":[]}`, `{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"longcall","version":"0"},"dev.longcall/replayed":true},"content":[]}`},
+		{"a replayed one of somebody", replayed, `{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"up"}}}`, `{"resultType":"complete","_meta":{"dev.longcall/replayed":true,"io.modelcontextprotocol/serverInfo":{"name":"longcall","version":"0"},"dev.longcall/upstreamServer":{"name":"up"}}}`},
 		{"who answered us is not who answers the agent (SPEC §5.7)", viewOf(true), `{"resultType":"complete","_meta":{"a":1,"io.modelcontextprotocol/serverInfo":{"name":"up"}}}`, `{"resultType":"complete","_meta":{"a":1,"io.modelcontextprotocol/serverInfo":{"name":"longcall","version":"0"},"dev.longcall/upstreamServer":{"name":"up"}}}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -199,6 +199,7 @@ type Handler struct {
 	sessions  *sessions
 	cursors   cursorKey
 	info      []byte          // raw serverInfo
+	stamps    *stamps         // of it
 	params    sync.Map        // server NUL principal to *factIndex
 	spent     context.Context // is over: for looking without waiting
 	unwatch   func()
@@ -222,6 +223,7 @@ func New(opt Options) *Handler {
 		opt: opt, log: opt.Log, cursors: newCursorKey(), info: serverInfo(opt.Info),
 		stopping: make(chan struct{}),
 	}
+	h.stamps = newStamps(h.info)
 	h.lasting, h.over = context.WithCancel(context.Background())
 	var over context.CancelFunc
 	h.spent, over = context.WithCancel(context.Background())

@@ -157,7 +157,7 @@ func markReplayed(body []byte, cuts []cut) []cut {
 	if !result.ok() || body[result.val] != '{' {
 		return cuts
 	}
-	return intoMeta(body, result.val, `"`+metaKeyReplayed+`":true`, cuts)
+	return intoMeta(body, result.val, replayedMember, cuts)
 }
 
 // budget sets when the call is handed off, by what is known of the client.

@@ -248,7 +248,7 @@ func TestLargeBodies(t *testing.T) {
 			header = append(header, "Accept", "application/json")
 		}
 		_, got := c.post("/mcp/up", body, header...)
-		want := `{"jsonrpc":"2.0","id":` + id + `,"result":{"resultType":"complete","echo":` + args + `}}`
+		want := `{"jsonrpc":"2.0","id":` + id + `,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"longcall","version":"0"}},"echo":` + args + `}}`
 		if !json {
 			want = ": open\n\nevent: message\ndata: " + want + "\n\n"
 		}

@@ -6,6 +6,12 @@ import (
 	"testing"
 )
 
+func replayedView(modern bool) view {
+	v := viewOf(modern)
+	v.replayed, v.stamps = true, newStamps(v.info)
+	return v
+}
+
 // A kept result is marked, once, and stays valid JSON, whatever the eras make of
 // it.
 func TestMarkReplayed(t *testing.T) {
@@ -18,7 +24,7 @@ func TestMarkReplayed(t *testing.T) {
 		for _, modern := range []bool{false, true} {
 			for _, form := range []string{`{"jsonrpc":"2.0","id":0,"result":%s}`, `{"result":%s,"id":0,"jsonrpc":"2.0"}`} {
 				body := fmt.Appendf(nil, form, result)
-				out := splice(nil, body, markReplayed(body, convert(body, viewOf(modern), nil)))
+				out := splice(nil, body, convert(body, replayedView(modern), nil))
 				var m struct {
 					Result map[string]json.RawMessage
 				}
@@ -53,7 +59,7 @@ func TestMarkReplayed(t *testing.T) {
 		}
 	}
 	for _, body := range []string{`{"jsonrpc":"2.0","id":0,"error":{"code":-1,"message":"x"}}`, `{"id":0,"result":[]}`, `{"id":0,"result":null}`} {
-		if out := splice(nil, []byte(body), markReplayed([]byte(body), convert([]byte(body), viewOf(true), nil))); string(out) != body {
+		if out := splice(nil, []byte(body), convert([]byte(body), replayedView(true), nil)); string(out) != body {
 			t.Errorf("%s became %s", body, out)
 		}
 	}
@@ -70,12 +76,12 @@ func FuzzMarkReplayed(f *testing.F) {
 		}
 		body := []byte(`{"jsonrpc":"2.0","id":0,"result":` + result + `}`)
 		for _, modern := range []bool{false, true} {
-			cuts := markReplayed(body, convert(body, viewOf(modern), nil))
+			cuts := convert(body, replayedView(modern), nil)
 			if out := splice(nil, body, cuts); !json.Valid(out) {
 				t.Fatalf("%q became %q", body, out)
 			}
 			if r := find(body, 0, "result"); r.ok() && body[r.val] == '{' {
-				if out := splice(nil, body, intoMeta(body, r.val, `"io.modelcontextprotocol/related-task":{"taskId":"c"}`, markReplayed(body, convert(body, viewOf(modern), nil)))); !json.Valid(out) {
+				if out := splice(nil, body, intoMeta(body, r.val, `"io.modelcontextprotocol/related-task":{"taskId":"c"}`, convert(body, replayedView(modern), nil))); !json.Valid(out) {
 					t.Fatalf("a task's %q became %q", body, out)
 				}
 			}
