@@ -88,6 +88,7 @@ func TestRootsOutsideOfCalls(t *testing.T) {
 			t.Errorf("told of a late answer %d times: %s", r.joined-joined, got)
 		}
 		again := newStream(t, r, two)
+		synctest.Wait()
 		say(two, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
 		result = asked()
 		newer := newStream(t, r, two) // the stream with the request was lost
