@@ -152,6 +152,38 @@ func init() {
 	}
 }
 
+// numberedAsker is an asker with sessions whose stream can be resumed.
+func numberedAsker(t *testing.T) *wire.Upstream {
+	t.Helper()
+	var up *wire.Upstream
+	up = wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
+		log := up.NewLog("k")
+		for _, key := range askKeys {
+			log.Append(questionOf(key))
+		}
+		go func() {
+			by := map[string]wire.Raw{}
+			for len(by) < len(askKeys) {
+				select {
+				case <-time.After(pollEvery):
+				case <-t.Context().Done():
+					return
+				}
+				for _, a := range up.Requests("") {
+					if a.Response() {
+						by[strings.Trim(string(a.ID), `"`)] = a.Msg.Result
+					}
+				}
+			}
+			log.Append(r.Text(answersText(by)))
+			log.Finish()
+		}()
+		c.SSE()
+		log.Serve(c, 0, 0)
+	}}})
+	return up
+}
+
 // askers are the servers that ask, as members of mcpServers, by what they are. Each
 // test needs its own: they count what they were answered.
 var askers = map[string]func(t *testing.T) string{
@@ -310,32 +342,7 @@ func TestX8KilledWhileParked(t *testing.T) {
 	// One that numbers its stream brings the question again, and the answer fits.
 	t.Run("session, numbered", func(t *testing.T) {
 		t.Parallel()
-		var up *wire.Upstream
-		up = wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
-			log := up.NewLog("k")
-			for _, key := range askKeys {
-				log.Append(questionOf(key))
-			}
-			go func() {
-				by := map[string]wire.Raw{}
-				for len(by) < len(askKeys) {
-					select {
-					case <-time.After(pollEvery):
-					case <-t.Context().Done():
-						return
-					}
-					for _, a := range up.Requests("") {
-						if a.Response() {
-							by[strings.Trim(string(a.ID), `"`)] = a.Msg.Result
-						}
-					}
-				}
-				log.Append(r.Text(answersText(by)))
-				log.Finish()
-			}()
-			c.SSE()
-			log.Serve(c, 0, 0)
-		}}})
+		up := numberedAsker(t)
 		h := newHome(t, upServer(up, "disconnect_grace: 0s"))
 		p := h.host(nil, "stdio", "--config", h.config)
 		p.send(ableCall("7", ""))
@@ -361,6 +368,39 @@ func TestX8KilledWhileParked(t *testing.T) {
 		}
 		p.close()
 	})
+	t.Run("session, numbered, session", func(t *testing.T) {
+		t.Parallel()
+		up := numberedAsker(t)
+		h := newHome(t, upServer(up))
+		p := h.host(nil, "stdio", "--config", h.config)
+		p.openAble()
+		p.call(wire.Legacy, "7", "up__work", "{}")
+		list := p.questions(len(askKeys))
+		first := list[0]
+		p.send(`{"jsonrpc":"2.0","id":` + string(first.ID) + `,"result":` + agentSays(t, first) + `}`)
+		h.until("the server has one answer", func() bool {
+			return slices.ContainsFunc(up.Requests(""), func(r *wire.Request) bool { return r.Response() })
+		})
+		stored()
+		old := h.kill()
+		h.until("another serve", func() bool { return h.pid() != old && h.pid() != 0 })
+		for _, q := range list[1:] {
+			p.send(`{"jsonrpc":"2.0","id":` + string(q.ID) + `,"result":` + agentSays(t, q) + `}`)
+		}
+		if m := p.response("7"); m.ToolText() != wasAnswered {
+			t.Errorf("%s", m.JSON)
+		}
+		for _, q := range list {
+			if n := p.count(`"id":` + string(q.ID) + `,"method"`); n != 1 {
+				t.Errorf("asked %d times: %s", n, p.text())
+			}
+		}
+		if n := up.Count("tools/call"); n != 1 {
+			t.Errorf("%d calls reached the server", n)
+		}
+		p.close()
+	})
+
 	// In a task, too.
 	t.Run("stateless server, as a task", func(t *testing.T) {
 		t.Parallel()
