@@ -463,7 +463,7 @@ func (x *exchange) single(ctx context.Context, resp *http.Response) call.Answer 
 	case malformed(m.Code):
 		x.malformed = m.Code
 		return refusedForm(x.c.s.Name, m.Code, unnamed(m.ErrText, x.id))
-	case m.Error.Ok() && (broken(resp.StatusCode) || m.Code == mcp.CodeInternal):
+	case m.Error.Ok() && leavesOpen(resp.StatusCode, m.Code):
 		return interrupted("the tool server, or a proxy before it, answered with an error that does not say when it came: %s (code %d, HTTP %d).", unnamed(printable([]byte(m.ErrText)), x.id), m.Code, resp.StatusCode)
 	case m.Error.Ok():
 		return failed("The tool server refused the call: %s (code %d, HTTP %d). It did not run.", unnamed(printable([]byte(m.ErrText)), x.id), m.Code, resp.StatusCode)
@@ -507,6 +507,18 @@ func refusedCall(server string, resp *http.Response, body string) call.Answer {
 // broken says whether a status leaves open what became of the request: the server,
 // or a proxy before it, may have failed after the tool ran (O17).
 func broken(status int) bool { return status >= 500 || status == http.StatusRequestTimeout }
+
+// leavesOpen says the same of an error that names no request. Only who could not
+// read it, or refused it by its status, has certainly not begun with it.
+func leavesOpen(status, code int) bool {
+	switch code {
+	case mcp.CodeParse, mcp.CodeInvalidRequest, mcp.CodeMethodNotFound, mcp.CodeInvalidParams:
+		return broken(status)
+	case mcp.CodeInternal:
+		return true
+	}
+	return broken(status) || status/100 == 2
+}
 
 // takeOver is the size from which on an answer keeps the reader's buffer
 // instead of a copy.

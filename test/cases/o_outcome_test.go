@@ -97,6 +97,9 @@ func TestO17StreamEndsWithoutAnswer(t *testing.T) {
 		"error for nobody": {func(c *wire.Conn, _ *wire.Request) {
 			c.JSON(200, `{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"Internal error"}}`)
 		}, false},
+		"error of its own for nobody": {func(c *wire.Conn, _ *wire.Request) {
+			c.JSON(200, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"backend went away"}}`)
+		}, false},
 		"gateway timeout in words": {func(c *wire.Conn, _ *wire.Request) {
 			c.JSON(504, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"upstream timed out"}}`)
 		}, false},

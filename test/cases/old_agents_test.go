@@ -14,7 +14,7 @@ import (
 // old is an agent of the 2024-11-05 transport at the scene's server.
 func (s *scene) old() *wire.OldClient {
 	s.t.Helper()
-	return wire.NewOldClient(s.t, s.g.app.URL()+"/sse/"+s.name)
+	return wire.NewOldClient(s.t, s.g.app.URL()+"/sse/"+s.name, "{}")
 }
 
 // oldAnswer checks what the one stream of such an agent has brought of a call: its
@@ -211,5 +211,53 @@ func TestOldAgentsLeave(t *testing.T) {
 		saysUnknown(t, c.Answer(`1`).Msg)
 		s.ended(call.Interrupted)
 	})
+	h.run("")
+}
+
+// P6 and its other half, R-16, R-40: what a tool server of either era asks comes on
+// the one stream of an agent that has declared it, whose answer goes back, and whose
+// call then ends; another stream is not asked, and cannot answer.
+func TestOldAgentsAsked(t *testing.T) {
+	t.Parallel()
+	const asks = `{"messages":[],"maxTokens":5}`
+	h := newHouse(t)
+	var legacy *wire.Upstream
+	legacy = wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
+		c.SSE()
+		c.Event(wire.ServerRequest(`"q"`, "sampling/createMessage", asks))
+		for c.Pause(5 * time.Millisecond) {
+			for _, a := range legacy.Requests("POST") { // answers have no method
+				if string(a.ID) == `"q"` {
+					c.Event(r.Text("you said " + a.Str("result.content.text")))
+					c.End()
+					return
+				}
+			}
+		}
+	}}})
+	modern := wire.NewUpstream(t, wire.Options{Version: wire.Modern, On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
+		if said := r.Str("params.inputResponses.q.content.text"); said != "" {
+			c.Answer(r.Text("you said " + said))
+			return
+		}
+		c.Answer(r.Result(`{"resultType":"input_required","inputRequests":{"q":{"method":"sampling/createMessage","params":` + asks + `}}}`))
+	}}})
+	for name, up := range map[string]*wire.Upstream{wire.Legacy: legacy, wire.Modern: modern} {
+		h.http(name, wire.Legacy, up, func(t *testing.T, s *scene) {
+			c := wire.NewOldClient(t, s.g.app.URL()+"/sse/"+s.name, `{"sampling":{}}`)
+			other := wire.NewOldClient(t, s.g.app.URL()+"/sse/"+s.name, `{"sampling":{}}`)
+			c.Call(wire.Call{ID: `1`})
+			q := c.Stream.WaitMessages("sampling/createMessage", 1, 0)[0]
+			reply := func(c *wire.OldClient, text string) {
+				c.Post(`{"jsonrpc":"2.0","id":` + string(q.ID) + `,"result":{"role":"assistant","model":"m","content":{"type":"text","text":"` + text + `"}}}`)
+			}
+			reply(other, "stolen")
+			reply(c, "hello")
+			oldAnswer(t, c, `1`, ``, "you said hello")
+			if n := len(other.Stream.Method("sampling/createMessage")); n != 0 {
+				t.Errorf("another agent was asked %d times", n)
+			}
+		})
+	}
 	h.run("")
 }

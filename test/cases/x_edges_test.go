@@ -342,7 +342,7 @@ func TestRequestLimits(t *testing.T) {
 	g := start(t, fmt.Sprintf("shutdown: {drain: 1s}\nrequest: {headers: 8KiB, body: 64KiB}\nmcpServers: {up: {url: %q}}\n", up.URL))
 	agents := map[string]*wire.Client{
 		wire.Legacy: g.client(wire.Legacy, "up"), wire.Modern: g.client(wire.Modern, "up"),
-		"2024-11-05": wire.NewOldClient(t, g.app.URL()+"/sse/up").Client,
+		"2024-11-05": wire.NewOldClient(t, g.app.URL()+"/sse/up", "{}").Client,
 	}
 	for name, dn := range agents {
 		for _, c := range []struct {

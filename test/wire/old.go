@@ -96,15 +96,16 @@ type OldClient struct {
 	Stream *Exchange
 }
 
-// NewOldClient opens the stream at the endpoint, and a session on it.
-func NewOldClient(t testing.TB, endpoint string) *OldClient {
+// NewOldClient opens the stream at the endpoint, and a session on it, with raw JSON
+// of the client's capabilities.
+func NewOldClient(t testing.TB, endpoint, caps string) *OldClient {
 	t.Helper()
 	c := &OldClient{Client: NewClient(t, endpoint, "2024-11-05")}
 	c.Stream = c.Do(HTTP{Verb: "GET", Header: map[string]string{"Accept": "text/event-stream"}})
 	first := c.Stream.WaitItems(1, 0)[0]
 	fatalIf(t, first.Type != "endpoint" || first.HasID, "the stream begins with %+v", first)
 	c.path = first.Data
-	c.Post(c.Message(`"hello"`, "initialize", `"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"old","version":"1"}`, ""))
+	c.Post(c.Message(`"hello"`, "initialize", `"protocolVersion":"2024-11-05","capabilities":`+caps+`,"clientInfo":{"name":"old","version":"1"}`, ""))
 	m := c.Answer(`"hello"`)
 	fatalIf(t, m.Result == nil, "initialize: %s", m.JSON)
 	c.Post(c.Message("", "notifications/initialized", "", ""))
