@@ -31,6 +31,9 @@ func askable(caps []byte, version string) string {
 		}
 		v, most := caps[f.val:skipValue(caps, f.val)], maxAskable
 		if kind == "extensions" {
+			if !hasOther(caps, f.val) {
+				continue
+			}
 			v, most = otherExtensions(v), maxExtensions
 		}
 		v, err := mcp.Canonical(v)
@@ -48,6 +51,13 @@ func askable(caps []byte, version string) string {
 		return ""
 	}
 	return string(append(set, '}'))
+}
+
+// hasOther says whether there is an extension that longcall does not end itself. Most
+// requests have none, and cost nothing.
+func hasOther(caps []byte, obj int) (other bool) {
+	members(caps, obj, func(name []byte, _ field) { other = other || string(name) != extensionTasks })
+	return other
 }
 
 // otherExtensions are those that longcall does not end itself.
