@@ -214,8 +214,8 @@ func TestX8AwaitAsksStateless(t *testing.T) {
 	if got := fmt.Sprint(whole.Result.Content); whole.Result.ResultType != "complete" || !strings.Contains(got, `form={"action":"accept"};mind=`) {
 		t.Errorf("ended with %+v", whole)
 	}
-	hows := fmt.Sprint(r.log.hows())
-	if hows != "[handed_off asked asked delivered]" {
+	until(t, "the delivery is recorded", func() bool { return len(r.log.hows()) == 4 }) // after the answer
+	if hows := fmt.Sprint(r.log.hows()); hows != "[handed_off asked asked delivered]" {
 		t.Errorf("deliveries %s", hows)
 	}
 }
