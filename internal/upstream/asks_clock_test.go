@@ -245,3 +245,28 @@ func TestX8RoundsWait(t *testing.T) {
 		})
 	}
 }
+
+// TestAsksStopTheIdleClock: while a question of a server on a pipe waits, its silence
+// is not the server's; from the answer on it is (SPEC §2.4). Over HTTP it is
+// TestAsksExpire that says so.
+func TestAsksStopTheIdleClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{epoch: time.Now()}
+		p := &waiter{asks: &asks{open: []*ask{{}}}}
+		c := &clock{w: w, p: p, limits: call.Limits{FirstByte: time.Minute, Idle: time.Minute}, sent: w.since()}
+		for range 60 {
+			time.Sleep(max(c.next(), time.Millisecond))
+			if limit := c.hit(); limit != "" {
+				t.Fatalf("limits.%s was reached while a person thinks", limit)
+			}
+		}
+		p.asks.open = nil
+		began := time.Now()
+		for c.hit() == "" {
+			time.Sleep(max(c.next(), time.Millisecond))
+		}
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("after the answer the silence counted for %s", took)
+		}
+	})
+}

@@ -401,6 +401,34 @@ func TestX8KilledWhileParked(t *testing.T) {
 		p.close()
 	})
 
+	// A page to be visited first (-32042) is a question of the same kind: the server
+	// waits for nobody.
+	t.Run("session, page first", func(t *testing.T) {
+		t.Parallel()
+		var up *wire.Upstream
+		up = wire.NewUpstream(t, wire.Options{On: map[string]wire.Handler{"tools/call": func(c *wire.Conn, r *wire.Request) {
+			if up.Count("tools/call") == 1 {
+				c.Answer(`{"jsonrpc":"2.0","id":` + string(r.ID) + `,"error":{"code":-32042,"message":"Sign in","data":{"elicitations":[` + asksOf["url"] + `,"elicitationId":"e1"}]}}}`)
+				return
+			}
+			c.Answer(r.Text("worked"))
+		}}})
+		h := newHome(t, upServer(up))
+		p := h.host(nil, "stdio", "--config", h.config)
+		p.send(ableCall("7", ""))
+		more := answersTo(t, p.response("7"))
+		stored()
+		h.kill()
+		p.send(ableCall("8", more))
+		if m := p.response("8"); m.ToolText() != "worked" {
+			t.Errorf("%s", m.JSON)
+		}
+		if n := up.Count("tools/call"); n != 2 {
+			t.Errorf("%d calls reached the server", n)
+		}
+		p.close()
+	})
+
 	// In a task, too.
 	t.Run("stateless server, as a task", func(t *testing.T) {
 		t.Parallel()
