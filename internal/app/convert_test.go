@@ -1,6 +1,7 @@
 package app
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -47,6 +48,23 @@ mcpServers:
 	}
 	if d := configured(t, "").admit("local", "s", "t", true); !d.HandOff || d.Attach != call.AttachUndelivered {
 		t.Errorf("default: %+v", d)
+	}
+}
+
+// What a server may ask of agents, and which extensions it hears of, reach its connections
+// (SPEC §4.3, R-14).
+func TestAsksReachServers(t *testing.T) {
+	snap := configured(t, `
+mcpServers:
+  all: {url: "https://h.example"}
+  some: {url: "https://h.example", asks: {sampling: false, elicitation: false}, extensions: {com.example/x: ["x/*"]}}
+`).snap.Load()
+	got := servers(snap.config, snap.rules)
+	if s := got["all"]; s.Unasked != nil || s.Extensions != nil {
+		t.Errorf("of all: %q %v", s.Unasked, s.Extensions)
+	}
+	if s := got["some"]; fmt.Sprint(s.Unasked) != "[elicitation sampling]" || fmt.Sprint(s.Extensions) != "map[com.example/x:[x/*]]" {
+		t.Errorf("of some: %q %v", s.Unasked, s.Extensions)
 	}
 }
 
