@@ -211,6 +211,7 @@ type Handler struct {
 
 	lasting  context.Context // of what goes on beside requests
 	over     context.CancelFunc
+	spawning sync.Mutex // while something begins, or nothing may any more
 	wg       sync.WaitGroup
 	stopped  atomic.Bool
 	retire   sync.Once
@@ -264,9 +265,20 @@ func (h *Handler) Stop() {
 		return
 	}
 	h.unwatch()
+	h.spawning.Lock()
 	h.over()
+	h.spawning.Unlock()
 	h.sessions.clear()
 	h.wg.Wait()
+}
+
+// spawn runs f beside requests, unless the handler is stopped; f ends with lasting.
+func (h *Handler) spawn(f func()) {
+	h.spawning.Lock()
+	defer h.spawning.Unlock()
+	if h.lasting.Err() == nil {
+		h.wg.Go(f)
+	}
 }
 
 // Retire ends the streams that are not a call's: their clients open them again

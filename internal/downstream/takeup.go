@@ -79,7 +79,7 @@ func (h *Handler) takeUp(s *session) {
 		h.opt.Catalog.SetLevel(x.caller(), levels[s.level.Load()])
 	}
 	if len(s.held.pending()) > 0 {
-		h.wg.Go(func() { x.retake(s) })
+		h.spawn(func() { x.retake(s) })
 	}
 }
 
