@@ -147,7 +147,7 @@ func TestOldAgentsCancel(t *testing.T) {
 			c := s.old()
 			c.Call(wire.Call{ID: `1010`, Args: script(step{Pause: 1500, Text: "sibling"})})
 			s.up.waitSeen(t, "tools/call", 1)
-			c.Call(wire.Call{ID: `101`, Token: `101`, Args: script(step{Told: true, Pause: 300, Progress: "1", Message: "late"}, step{Text: "too late"})})
+			c.Call(wire.Call{ID: `101`, Token: `101`, Args: script(step{Told: true, Pause: 50, Progress: "1", Message: "late"}, step{Text: "too late"})})
 			sent := s.up.waitSeen(t, "tools/call", 2)
 			asked := time.Now()
 			c.Post(c.Message("", cancelledMethod, `"requestId":101`, ""))
