@@ -4,6 +4,7 @@ package peers
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -19,7 +20,15 @@ type Run struct {
 func parse(t testing.TB, line string) Event {
 	t.Helper()
 	var e Event
-	if err := json.Unmarshal([]byte(line), &e); err != nil {
+	var kind struct{ Ev string }
+	err := json.Unmarshal([]byte(line), &kind)
+	if kind.Ev == "did" {
+		e.Ev = kind.Ev
+		err = errors.Join(err, json.Unmarshal([]byte(line), &e.Did))
+	} else {
+		err = errors.Join(err, json.Unmarshal([]byte(line), &e))
+	}
+	if err != nil {
 		t.Fatalf("a client printed %q: %v", line, err)
 	}
 	return e

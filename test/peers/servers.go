@@ -3,6 +3,7 @@
 package peers
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -140,13 +141,21 @@ func (s Server) Speaks(era string) bool { return slices.Contains(s.Eras, era) }
 // It speaks one era, or with "both" all that it can.
 func (s Server) Start(t testing.TB, era string) (url string) {
 	t.Helper()
+	url, ready := s.Launch(t, era)
+	ready()
+	return url
+}
+
+// Launch is Start without waiting for the server: ready does that.
+func (s Server) Launch(t testing.TB, era string) (url string, ready func()) {
+	t.Helper()
 	dir, port := Ensure(t, s.ecosystem), FreePort(t)
 	p := Start(t, s.command(dir, port, era))
-	p.Listening(t, port)
+	url = loopback(port)
 	if era == Old {
-		return strings.TrimSuffix(loopback(port), "mcp") + "sse"
+		url = strings.TrimSuffix(url, "mcp") + "sse"
 	}
-	return loopback(port)
+	return url, func() { t.Helper(); p.Listening(t, port) }
 }
 
 // Entry is the server at a URL in longcall's mcpServers, as JSON: the era is said only
@@ -220,9 +229,7 @@ var Clients = []Client{
 }
 
 func pythonClient(dir, script string) Command {
-	c := python(dir, script, 0)
-	c.Args = c.Args[:1]
-	return c
+	return python(dir, script, 0)
 }
 
 // Speaks says whether the client speaks an era.
@@ -231,6 +238,8 @@ func (c Client) Speaks(era string) bool { return slices.Contains(c.Eras, era) }
 // Request is one tool call to make.
 type Request struct {
 	URL, Era, Tool, Args, Bearer string
+	// Plan is what to do instead of a call of Tool.
+	Plan []Step
 	// Patience is how long the client waits for its answer; 0 leaves that to its
 	// SDK. Go's knows no such limit.
 	Patience time.Duration
@@ -242,7 +251,7 @@ type Request struct {
 // Event is one line that a client printed.
 type Event struct {
 	T        float64 // seconds since the call began, but for connected and tools
-	Ev       string  // connected, tools, progress, result, error, onerror
+	Ev       string  // connected, tools, progress, asked, result, did, error, onerror
 	Protocol string
 	Names    []string
 	Progress float64
@@ -252,6 +261,7 @@ type Event struct {
 	IsError  bool
 	Text     string
 	Msg      string // of an error
+	Did      Did    `json:"-"` // of did
 }
 
 // Call runs the client to its end.
@@ -263,7 +273,15 @@ func (c Client) Call(t testing.TB, r Request) Run {
 	if r.Patience > 0 {
 		patience = strconv.FormatInt(r.Patience.Milliseconds(), 10)
 	}
-	for _, f := range [][2]string{{"timeout", patience}, {"url", r.URL}, {"era", r.Era}, {"tool", r.Tool}, {"args", r.Args}, {"bearer", r.Bearer}} {
+	plan := ""
+	if r.Plan != nil {
+		b, err := json.Marshal(r.Plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan = string(b)
+	}
+	for _, f := range [][2]string{{"plan", plan}, {"timeout", patience}, {"url", r.URL}, {"era", r.Era}, {"tool", r.Tool}, {"args", r.Args}, {"bearer", r.Bearer}} {
 		if f[1] != "" {
 			cmd.Args = append(cmd.Args, c.dashes+f[0], f[1])
 		}

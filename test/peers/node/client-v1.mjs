@@ -11,7 +11,7 @@ const o = args('url', 'tool', 'args', 'plan', 'bearer', 'era', 'timeout');
 const changed = what => ({ onChanged: () => heard(`${what} changed`) });
 const client = new Client({ name: 'typescript-v1', version: '1.0.0' }, o.plan && {
   capabilities: { elicitation: { form: {} }, sampling: {} },
-  listChanged: { prompts: changed('prompts'), tools: changed('tools') },
+  listChanged: { prompts: changed('prompts'), tools: changed('tools'), resources: changed('resources') },
 });
 client.onerror = e => say('onerror', { msg: String(e.message) });
 if (o.plan) {
@@ -22,7 +22,7 @@ if (o.plan) {
 
 const sdk = {
   call: (s, options) => client.callTool({ name: s.tool, arguments: s.args ?? {} }, undefined, options),
-  names: async what => (what === 'tools' ? (await client.listTools()).tools : (await client.listPrompts()).prompts).map(x => x.name),
+  names: async what => (await { tools: () => client.listTools(), prompts: () => client.listPrompts(), resources: () => client.listResources() }[what]())[what].map(x => x.name),
   async subscribe(uri) {
     await client.subscribeResource({ uri });
     return () => client.unsubscribeResource({ uri });

@@ -11,7 +11,7 @@ const client = new Client({ name: 'typescript-v2', version: '1.0.0' }, {
   ...modern && { versionNegotiation: { mode: { pin: '2026-07-28' } } },
   ...o.plan && {
     capabilities: { elicitation: { form: {} }, sampling: {} },
-    listChanged: { prompts: changed('prompts'), tools: changed('tools') },
+    listChanged: { prompts: changed('prompts'), tools: changed('tools'), resources: changed('resources') },
   },
 });
 client.onerror = e => say('onerror', { msg: String(e.message) });
@@ -23,7 +23,7 @@ if (o.plan) {
 
 const sdk = {
   call: (s, options) => client.callTool({ name: s.tool, arguments: s.args ?? {} }, options),
-  names: async what => (what === 'tools' ? (await client.listTools()).tools : (await client.listPrompts()).prompts).map(x => x.name),
+  names: async what => (await { tools: () => client.listTools(), prompts: () => client.listPrompts(), resources: () => client.listResources() }[what]())[what].map(x => x.name),
   async subscribe(uri) {
     if (modern) {
       const s = await client.listen({ resourceSubscriptions: [uri] });

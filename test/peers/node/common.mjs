@@ -19,10 +19,11 @@ export async function slow({ duration_ms, steps }, progress) {
   return text(`slow finished ${steps} steps`);
 }
 
-// wait takes a minute, or until the client cancels the call; waited says what became of it, to anybody.
+// wait takes a minute, or until the client cancels the call, and reports that it waits; waited says what became of it, to anybody.
 const waits = new Map();
-export async function wait(key, signal) {
+export async function wait(key, signal, progress) {
   waits.set(key, 'waiting');
+  await progress({ progress: 1, total: 2, message: 'waiting' });
   try {
     await sleep(60_000, undefined, { signal });
     waits.set(key, 'ended');
@@ -123,8 +124,12 @@ const steps = {
   },
   async cancel(s, sdk) {
     const c = new AbortController();
-    setTimeout(() => c.abort(), s.after_ms);
-    return said(await sdk.call(s, { signal: c.signal }));
+    if (s.after_ms) setTimeout(() => c.abort(), s.after_ms);
+    const onprogress = p => {
+      say('progress', p);
+      if (!s.after_ms) c.abort();
+    };
+    return said(await sdk.call(s, { signal: c.signal, onprogress }));
   },
   async change(s, sdk) {
     await sdk.names(s.what);

@@ -14,15 +14,17 @@ const o = args('port', 'era');
 const inputSchema = { text: z.string() };
 const requestedSchema = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };
 
+const progress = extra => async p => {
+  const progressToken = extra._meta?.progressToken;
+  if (progressToken !== undefined) await extra.sendNotification({ method: 'notifications/progress', params: { progressToken, ...p } });
+};
+
 function tools() {
   const s = new McpServer({ name: 'typescript-v1', version: '1.0.0' }, { capabilities: { resources: { subscribe: true } } });
   s.registerTool('echo', { description: 'Says it back.', inputSchema }, async a => text(a.text));
   s.registerTool('fail', { description: 'Fails.', inputSchema }, async a => text(a.text, true));
   s.registerTool('slow', { description: 'Takes its time.', inputSchema: { duration_ms: z.number(), steps: z.number() } }, async (a, extra) =>
-    slow(a, async p => {
-      const progressToken = extra._meta?.progressToken;
-      if (progressToken !== undefined) await extra.sendNotification({ method: 'notifications/progress', params: { progressToken, ...p } });
-    }));
+    slow(a, progress(extra)));
   // Asked as in the SDK's own examples, that is, on the standalone stream.
   s.registerTool('elicit', { description: 'Asks for a name.', inputSchema }, async a => {
     const r = await s.server.elicitInput({ message: a.text, requestedSchema });
@@ -33,7 +35,7 @@ function tools() {
     const r = await s.server.createMessage({ messages, maxTokens: 10 });
     return text(`sampled ${r.content.text}`);
   });
-  s.registerTool('wait', { description: 'Waits to be cancelled.', inputSchema }, async (a, extra) => wait(a.text, extra.signal));
+  s.registerTool('wait', { description: 'Waits to be cancelled.', inputSchema }, async (a, extra) => wait(a.text, extra.signal, progress(extra)));
   s.registerTool('waited', { description: 'Says what became of a wait.', inputSchema }, async a => waited(a.text));
   s.registerTool('touch', { description: 'Says that a resource changed.', inputSchema }, async a => touch(a.text));
   s.registerTool('grow', { description: 'Adds a prompt.', inputSchema }, async a => grow(a.text));

@@ -13,15 +13,17 @@ const o = args('port', 'era');
 const inputSchema = z.object({ text: z.string() });
 const name = z.object({ name: z.string() });
 
+const progress = ctx => async p => {
+  const progressToken = ctx.mcpReq._meta?.progressToken;
+  if (progressToken !== undefined) await ctx.mcpReq.notify({ method: 'notifications/progress', params: { progressToken, ...p } });
+};
+
 function tools() {
   const s = new McpServer({ name: 'typescript-v2', version: '1.0.0' }, { capabilities: { resources: { subscribe: true } } });
   s.registerTool('echo', { description: 'Says it back.', inputSchema }, async a => text(a.text));
   s.registerTool('fail', { description: 'Fails.', inputSchema }, async a => text(a.text, true));
   s.registerTool('slow', { description: 'Takes its time.', inputSchema: z.object({ duration_ms: z.number(), steps: z.number() }) }, async (a, ctx) =>
-    slow(a, async p => {
-      const progressToken = ctx.mcpReq._meta?.progressToken;
-      if (progressToken !== undefined) await ctx.mcpReq.notify({ method: 'notifications/progress', params: { progressToken, ...p } });
-    }));
+    slow(a, progress(ctx)));
   // In sessions, the SDK makes requests of what a tool asks for.
   s.registerTool('elicit', { description: 'Asks for a name.', inputSchema }, async (a, ctx) => {
     const r = inputResponse(ctx.mcpReq.inputResponses, 'who');
@@ -34,7 +36,7 @@ function tools() {
     const messages = [{ role: 'user', content: { type: 'text', text: a.text } }];
     return inputRequired({ inputRequests: { said: inputRequired.createMessage({ messages, maxTokens: 10 }) } });
   });
-  s.registerTool('wait', { description: 'Waits to be cancelled.', inputSchema }, async (a, ctx) => wait(a.text, ctx.mcpReq.signal));
+  s.registerTool('wait', { description: 'Waits to be cancelled.', inputSchema }, async (a, ctx) => wait(a.text, ctx.mcpReq.signal, progress(ctx)));
   s.registerTool('waited', { description: 'Says what became of a wait.', inputSchema }, async a => waited(a.text));
   s.registerTool('touch', { description: 'Says that a resource changed.', inputSchema }, async a => {
     modern.notify.resourceUpdated(a.text);

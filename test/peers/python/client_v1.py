@@ -49,14 +49,16 @@ class V1(Plan):
                 self.hear("prompts")
             case types.ServerNotification(root=types.ToolListChangedNotification()):
                 self.hear("tools")
+            case types.ServerNotification(root=types.ResourceListChangedNotification()):
+                self.hear("resources")
 
     async def call(self, step, progress=None) -> tuple:
         r = await self.session.call_tool(step["tool"], step.get("args"), progress_callback=progress)
         return r.isError, r.content
 
     async def names(self, what) -> list:
-        r = await (self.session.list_tools() if what == "tools" else self.session.list_prompts())
-        return [x.name for x in (r.tools if what == "tools" else r.prompts)]
+        r = await getattr(self.session, "list_" + what)()
+        return [x.name for x in getattr(r, what)]
 
     @contextlib.asynccontextmanager
     async def subscribed(self, uri):

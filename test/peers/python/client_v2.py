@@ -15,6 +15,7 @@ from mcp.types import (
     CreateMessageResult,
     ElicitResult,
     PromptListChangedNotification,
+    ResourceListChangedNotification,
     ResourceUpdatedNotification,
     TextContent,
     ToolListChangedNotification,
@@ -54,14 +55,16 @@ class V2(Plan):
                 self.hear("prompts")
             case ToolListChangedNotification():
                 self.hear("tools")
+            case ResourceListChangedNotification():
+                self.hear("resources")
 
     async def call(self, step, progress=None) -> tuple:
         r = await self.client.call_tool(step["tool"], step.get("args"), progress_callback=progress)
         return r.is_error, r.content
 
     async def names(self, what) -> list:
-        r = await (self.client.list_tools() if what == "tools" else self.client.list_prompts())
-        return [x.name for x in (r.tools if what == "tools" else r.prompts)]
+        r = await getattr(self.client, "list_" + what)()
+        return [x.name for x in getattr(r, what)]
 
     @contextlib.asynccontextmanager
     async def subscribed(self, uri):

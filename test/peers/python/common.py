@@ -97,8 +97,8 @@ class Plan:
             self.events.say("did", do=step["do"], **did)
         return 0
 
-    async def do_call(self, step: dict) -> dict:
-        is_error, content = await self.call(step)
+    async def do_call(self, step: dict, progress=None) -> dict:
+        is_error, content = await self.call(step, progress)
         return {"text": text_of(content), "isError": bool(is_error)}
 
     async def do_progress(self, step: dict) -> dict:
@@ -123,8 +123,16 @@ class Plan:
             return {"updated": step["uri"]} if await self.came(update, step) else {}
 
     async def do_cancel(self, step: dict) -> dict:
-        async with asyncio.timeout(step["after_ms"] / 1000):
-            return await self.do_call(step)
+        """Gives up after a time, or as soon as there is progress."""
+        after = step.get("after_ms")
+        async with asyncio.timeout(after / 1000 if after else None) as limit:
+
+            async def progress(value: float, total: float | None, message: str | None) -> None:
+                await self.events.progress(value, total, message)
+                if not after:
+                    limit.reschedule(0)
+
+            return await self.do_call(step, progress)
 
     async def do_change(self, step: dict) -> dict:
         async with self.changing(step["what"]) as change:
@@ -147,9 +155,10 @@ class Waits:
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
 
-    async def wait(self, key: str) -> str:
+    async def wait(self, key: str, ctx) -> str:
         self.states[key] = "waiting"
         try:
+            await ctx.report_progress(1, 2, "waiting")
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             self.states[key] = "cancelled"

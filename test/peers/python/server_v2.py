@@ -83,9 +83,9 @@ waits = Waits()
 
 
 @server.tool()
-async def wait(text: str) -> str:
+async def wait(text: str, ctx: Context) -> str:
     """Waits to be cancelled."""
-    return await waits.wait(text)
+    return await waits.wait(text, ctx)
 
 
 @server.tool()

@@ -53,9 +53,9 @@ func (h *hearing) until(ctx context.Context, heard func() bool) bool {
 	}
 }
 
-// options are the handlers of the SDK's client. A client that shows changes listens
-// for them from its beginning.
-func (h *hearing) options(changes bool) *mcp.ClientOptions {
+// options are the handlers of the SDK's client. One with a plan listens for changes
+// of lists from its beginning, and has no roots.
+func (h *hearing) options(planned bool) *mcp.ClientOptions {
 	o := &mcp.ClientOptions{
 		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			h.ask(r.Params.Message)
@@ -78,7 +78,8 @@ func (h *hearing) options(changes bool) *mcp.ClientOptions {
 			h.hear(func() { h.updated = append(h.updated, r.Params.URI) })
 		},
 	}
-	if changes {
+	if planned {
+		o.Capabilities = &mcp.ClientCapabilities{}
 		o.PromptListChangedHandler = func(context.Context, *mcp.PromptListChangedRequest) {
 			h.hear(func() { h.changed = append(h.changed, "prompts") })
 		}
