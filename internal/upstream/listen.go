@@ -98,6 +98,13 @@ func (l *link) streams(said intro, all map[string]*subscription) map[string]stri
 	return out
 }
 
+// maxSpare bounds the streams of resources that nobody wants to hear of any more but
+// that stay open, with a process. Servers that keep one account for all of a process's
+// streams (the Go SDK does) forget its lists, too, when any of them ends; what they go
+// on to tell nobody hears. Beyond it they are closed: then such a server's lists are
+// read again when they are old only.
+const maxSpare = 100
+
 // alignListening opens the streams that the wants need and that are not open, and
 // closes the others.
 func (l *link) alignListening(said intro) (failed error) {
@@ -106,8 +113,12 @@ func (l *link) alignListening(said intro) (failed error) {
 	t := &l.tending
 	t.mu.Lock()
 	gen := t.gen
+	spare := 0
 	for name, s := range t.streams {
-		if want[name] == "" {
+		if want[name] != "" {
+			continue
+		}
+		if spare++; name == whole || name == lists || spare > maxSpare || s.isDone() {
 			s.stop()
 			delete(t.streams, name)
 		}

@@ -112,8 +112,8 @@ func oldEverythingTrials(elicits bool) []Trial {
 		{ToolProgress, Step{Do: "progress", Tool: "longRunningOperation", Args: json.RawMessage(`{"duration":1,"steps":3}`)}, stepsOf("Long running operation completed. Duration: 1 seconds, Steps: 3.", 3)},
 		{Elicitation, Step{Do: "elicit", Tool: "startElicitation", Args: json.RawMessage(`{}`)}, answered(`"name": "Ada"`, "What are your favorite things?")},
 		{Sampling, Step{Do: "sample", Tool: "sampleLLM", Args: json.RawMessage(`{"prompt":"A number?","maxTokens":10}`)}, answered("LLM sampling result: 42", "A number?")},
-		{Subscription, Step{Do: "subscribe", URI: uri, WaitMS: 15000}, updated(uri)},
 		{Cancel, Step{Do: "cancel", Tool: "longRunningOperation", Args: json.RawMessage(`{"duration":120,"steps":400}`)}, cancelled},
+		{Subscription, Step{Do: "subscribe", URI: uri, WaitMS: 11000}, updated(uri)},
 	}
 	if !elicits {
 		all = slices.Delete(all, 1, 2)
@@ -149,7 +149,9 @@ func stepsOf(text string, n int) func(Did) error {
 		if err := went(d); err != nil {
 			return err
 		}
-		if d.Text != text || !slices.Equal(d.Progress, want) {
+		// longcall's own, which says that a tool that is silent for 10 s still runs, stays below.
+		got := slices.DeleteFunc(slices.Clone(d.Progress), func(v float64) bool { return v < 0.001 })
+		if d.Text != text || !slices.Equal(got, want) {
 			return fmt.Errorf("the result is %q, after %v", d.Text, d.Progress)
 		}
 		return nil
