@@ -56,7 +56,7 @@ type Trial struct {
 }
 
 // Trials are what the server can be asked for, by a client that no other has the key
-// of. A feature that is not among them the server does not have.
+// of. A feature that is neither among them nor Apart the server does not have.
 func (s Server) Trials(key string) []Trial {
 	switch {
 	case s.Ours:
@@ -103,17 +103,25 @@ func everythingTrials(key string) []Trial {
 	}
 }
 
-// oldEverythingTrials are those of the reference server in 2025, whose lists do not
-// change. It says every 5 s or 10 s that a resource was updated, and has no question
-// for a user before that came to be.
-func oldEverythingTrials(elicits bool) []Trial {
+// Apart is a trial of a server that takes long, or upsets what follows; it is done
+// alone. The reference server in 2025 says every 5 s or 10 s that a resource was
+// updated, and asks the client's model when it is subscribed to.
+func (s Server) Apart() (Trial, bool) {
+	if s.Ours || s.Name == "everything" {
+		return Trial{}, false
+	}
 	uri := "test://static/resource/1"
+	return Trial{Subscription, Step{Do: "subscribe", URI: uri, WaitMS: 12000}, updated(uri)}, true
+}
+
+// oldEverythingTrials are those of the reference server in 2025, whose lists do not
+// change, and which has no question for a user before that came to be.
+func oldEverythingTrials(elicits bool) []Trial {
 	all := []Trial{
 		{ToolProgress, Step{Do: "progress", Tool: "longRunningOperation", Args: json.RawMessage(`{"duration":1,"steps":3}`)}, stepsOf("Long running operation completed. Duration: 1 seconds, Steps: 3.", 3)},
 		{Elicitation, Step{Do: "elicit", Tool: "startElicitation", Args: json.RawMessage(`{}`)}, answered(`"name": "Ada"`, "What are your favorite things?")},
 		{Sampling, Step{Do: "sample", Tool: "sampleLLM", Args: json.RawMessage(`{"prompt":"A number?","maxTokens":10}`)}, answered("LLM sampling result: 42", "A number?")},
 		{Cancel, Step{Do: "cancel", Tool: "longRunningOperation", Args: json.RawMessage(`{"duration":120,"steps":400}`)}, cancelled},
-		{Subscription, Step{Do: "subscribe", URI: uri, WaitMS: 11000}, updated(uri)},
 	}
 	if !elicits {
 		all = slices.Delete(all, 1, 2)

@@ -76,6 +76,7 @@ type matrix struct {
 	mu      sync.Mutex
 	cells   map[string]map[peers.Feature]cell // by client and server
 	said    map[string][2]string              // what a server says of itself, and its tools, by its name
+	apart   map[string]cell                   // what came of a server's trial apart, by its name
 }
 
 func pair(c caller, s site) string {
@@ -90,7 +91,7 @@ func pair(c caller, s site) string {
 // longcall, and must not work there either. The tables of docs/matrix.md are what it saw.
 func TestMatrix(t *testing.T) {
 	dir := installInspector(t)
-	m := &matrix{entries: map[string]string{}, direct: map[string]string{}, cells: map[string]map[peers.Feature]cell{}, said: map[string][2]string{}}
+	m := &matrix{entries: map[string]string{}, direct: map[string]string{}, cells: map[string]map[peers.Feature]cell{}, said: map[string][2]string{}, apart: map[string]cell{}}
 	var config strings.Builder
 	// A stream that is closed is a cancel, and the test does not want to wait for who might come back.
 	config.WriteString("disconnect_grace: 100ms\nmcpServers:\n")
@@ -118,7 +119,7 @@ func TestMatrix(t *testing.T) {
 			m.direct[s.name()] = url
 			fmt.Fprintf(&config, "  %s: %s # %s\n", m.entries[key], entry, key)
 		}
-		for _, c := range append(callers(), inspectors()...) {
+		for _, c := range slices.Concat(callers(), inspectors(), aparts(s)) {
 			if key := pair(c, s); m.entries[key] == "" {
 				add(key)
 			}
@@ -140,6 +141,12 @@ func TestMatrix(t *testing.T) {
 						m.pair(t, c, s)
 					})
 				}
+				for _, c := range aparts(s) {
+					t.Run(c.Name+"-"+c.era, func(t *testing.T) {
+						t.Parallel()
+						m.alone(t, c, s)
+					})
+				}
 				for _, c := range inspectors() {
 					t.Run("inspector-cli-"+c.era, func(t *testing.T) {
 						if s.own {
@@ -151,7 +158,7 @@ func TestMatrix(t *testing.T) {
 			})
 		}
 	})
-	t.Run("inspector", func(t *testing.T) { inspectorCannot(t, m.direct["go-sdk legacy"], m.direct["go-sdk modern"], dir) })
+	t.Run("inspector", func(t *testing.T) { inspectorCannot(t, m.direct["go-sdk legacy"], dir) })
 	if len(m.cells) != len(sites())*len(callers()) {
 		t.Skip("not all pairs were run: docs/matrix.md is not compared") // by -run
 	}
@@ -187,15 +194,10 @@ func (m *matrix) inspected(t *testing.T, c caller, s site, dir string) {
 }
 
 // inspectorCannot proves what the Inspector's command line cannot do, without longcall.
-func inspectorCannot(t *testing.T, legacy, modern, dir string) {
-	for era, url := range map[string]string{peers.Legacy: legacy, peers.Modern: modern} {
-		for _, tool := range []string{"elicit", "sample"} {
-			t.Run(era+"-"+tool, func(t *testing.T) {
-				t.Parallel()
-				if got := inspect(t, dir, era, url, tool, `{"text":"?"}`); !got.failed {
-					t.Errorf("it shows %q", got.text)
-				}
-			})
+func inspectorCannot(t *testing.T, legacy, dir string) {
+	for _, tool := range []string{"elicit", "sample"} {
+		if got := inspect(t, dir, peers.Legacy, legacy, tool, `{"text":"?"}`); !got.failed {
+			t.Errorf("%s: it shows %q", tool, got.text)
 		}
 	}
 	_, errs, code := peers.Output(t, time.Minute, peers.Command{
@@ -247,6 +249,45 @@ func keep(t *testing.T, url string) {
 	t.Cleanup(func() { resp.Body.Close() })
 }
 
+// aparts are the clients that do a server's trial apart, under names of their own.
+func aparts(s site) (all []caller) {
+	if _, ok := s.Apart(); ok {
+		for _, c := range callers() {
+			if c.Name == "go-sdk" {
+				c.Name = "apart-" + c.Name
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// alone has a client do a server's trial apart, and without longcall, too, if both
+// speak the same.
+func (m *matrix) alone(t *testing.T, c caller, s site) {
+	t.Helper()
+	trial, _ := s.Apart()
+	do := func(url string) error {
+		return trial.Want(c.Call(t, peers.Request{URL: url, Era: c.era, Plan: []peers.Step{trial.Step}}).First("did").Did)
+	}
+	err := do(m.gw.At(m.entries[pair(c, s)], c.era))
+	var direct error
+	if c.era == s.era {
+		direct = do(s.Start(t, s.era))
+	}
+	t.Logf("%s: %v; directly: %v", trial.Feature, err, direct)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	x, before := m.apart[s.name()]
+	if before && (x.err == nil) != (err == nil) {
+		t.Errorf("not all clients see the same: %v, %v", x.err, err)
+	}
+	if x.err = err; c.era == s.era {
+		x.paired, x.direct = true, direct
+	}
+	m.apart[s.name()] = x
+}
+
 // pair has a client use a server.
 func (m *matrix) pair(t *testing.T, c caller, s site) {
 	key := strings.ReplaceAll(c.name()+" "+s.name(), " ", "-")
@@ -292,7 +333,8 @@ func (m *matrix) pair(t *testing.T, c caller, s site) {
 func (m *matrix) plan(t *testing.T, c caller, s site, url, key string) (map[peers.Feature]cell, peers.Run) {
 	t.Helper()
 	trials := s.Trials(key)
-	var steps []peers.Step
+	// The first call opens the server's session, with the stream on which some tell of progress.
+	steps := []peers.Step{s.Waited(key)}
 	for _, trial := range trials {
 		steps = append(steps, trial.Step)
 	}
@@ -304,6 +346,7 @@ func (m *matrix) plan(t *testing.T, c caller, s site, url, key string) (map[peer
 			all = append(all, e.Did)
 		}
 	}
+	all = all[min(1, len(all)):]
 	cells := map[peers.Feature]cell{}
 	for i, trial := range trials {
 		var x cell

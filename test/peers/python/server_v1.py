@@ -137,6 +137,7 @@ async def touch(text: str) -> str:
 async def grow(text: str) -> str:
     """Adds a prompt."""
     server.add_prompt(Prompt.from_function(lambda: f"hello from {text}", name=text))
+    readers.add(low.request_context.session)
     await tell(readers, lambda s: s.send_prompt_list_changed())
     return "grown"
 
