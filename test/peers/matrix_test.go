@@ -217,7 +217,7 @@ func (m *matrix) lacks(t *testing.T, s site, f peers.Feature) error {
 	known, ok := m.said[s.name()]
 	if !ok {
 		if s.era == peers.Old {
-			c := wire.NewOldClient(t, s.Start(t, s.era))
+			c := wire.NewOldClient(t, s.Start(t, s.era), "{}")
 			c.Post(c.Message(`"tools"`, "tools/list", "", ""))
 			known = [2]string{c.Answer(`"hello"`).JSON, c.Answer(`"tools"`).JSON}
 		} else {
