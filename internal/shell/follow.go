@@ -24,6 +24,7 @@ const (
 // Manager.
 func (m *Manager) follow(p *Process, conn net.Conn) {
 	seen := conn != nil // its shim was there in our time
+	quiet := time.Now()
 	for m.ctx.Err() == nil {
 		if conn != nil {
 			got := m.listen(p, conn)
@@ -32,7 +33,10 @@ func (m *Manager) follow(p *Process, conn net.Conn) {
 				m.finished(p)
 				return
 			}
-			if !got {
+			switch {
+			case got:
+				quiet = time.Now()
+			case time.Since(quiet) >= silentFor: // else it may be just about to go
 				m.unanswered(p)
 			}
 			seen = seen || got
