@@ -35,8 +35,13 @@ const transport = new Transport(new URL(o.url), { requestInit: { headers: header
 try {
   await client.connect(transport);
   say('connected', { protocol: old ? transport._protocolVersion : transport.protocolVersion });
-  const { tools } = await client.listTools();
-  say('tools', { names: tools.map(t => t.name) });
+  const names = [];
+  for (let cursor; ;) {
+    const page = await client.listTools({ cursor });
+    names.push(...page.tools.map(t => t.name));
+    if (!(cursor = page.nextCursor)) break;
+  }
+  say('tools', { names });
   begin();
   let code = 0;
   if (o.plan) {

@@ -78,6 +78,15 @@ def transport():
     return (sse_client if o.era == "sse" else streamablehttp_client)(o.url, headers=o.headers)
 
 
+async def all_tools(session) -> list[str]:
+    page = await session.list_tools()
+    names = [t.name for t in page.tools]
+    while page.nextCursor:
+        page = await session.list_tools(cursor=page.nextCursor)
+        names += [t.name for t in page.tools]
+    return names
+
+
 async def main(events: Events) -> int:
     plan = V1(events)
     async with (
@@ -86,7 +95,7 @@ async def main(events: Events) -> int:
     ):
         init = await session.initialize()
         events.say("connected", protocol=init.protocolVersion)
-        events.say("tools", names=[t.name for t in (await session.list_tools()).tools])
+        events.say("tools", names=await all_tools(session))
         events.begin()
         if o.plan:
             plan.session = session

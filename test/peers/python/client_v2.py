@@ -85,6 +85,15 @@ class V2(Plan):
         yield self.heard(what)
 
 
+async def all_tools(client) -> list[str]:
+    page = await client.list_tools()
+    names = [t.name for t in page.tools]
+    while page.next_cursor:
+        page = await client.list_tools(cursor=page.next_cursor)
+        names += [t.name for t in page.tools]
+    return names
+
+
 async def main(events: Events) -> int:
     transport = streamable_http_client(o.url, http_client=create_mcp_http_client(headers=o.headers))
     plan = V2(events)
@@ -92,7 +101,7 @@ async def main(events: Events) -> int:
         transport, mode="2026-07-28" if modern else "legacy", **(plan.callbacks() if o.plan else {})
     ) as client:
         events.say("connected", protocol=client.protocol_version)
-        events.say("tools", names=[t.name for t in (await client.list_tools()).tools])
+        events.say("tools", names=await all_tools(client))
         events.begin()
         if o.plan:
             plan.client = client

@@ -100,12 +100,11 @@ func run(e *events, o options) (int, error) {
 	}
 	defer s.Close()
 	e.say("connected", map[string]any{"protocol": s.InitializeResult().ProtocolVersion})
-	list, err := s.ListTools(ctx, nil)
-	if err != nil {
-		return 0, err
-	}
 	var names []string
-	for _, t := range list.Tools {
+	for t, err := range s.Tools(ctx, nil) {
+		if err != nil {
+			return 0, err
+		}
 		names = append(names, t.Name)
 	}
 	e.say("tools", map[string]any{"names": names})
