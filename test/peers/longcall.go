@@ -118,6 +118,7 @@ type Record struct {
 	Tool       string
 	Client     string
 	Outcome    string
+	Text       string
 	ToolError  bool `json:"tool_error"`
 	Deliveries []struct{ How string }
 }

@@ -133,7 +133,7 @@ var asserts = map[peers.Feature]string{
 
 const docHead = `# Every client at every server
 
-Real clients at real tool servers, in each era that they speak, all through one longcall. ` + "`TestMatrix`" + ` runs every pair, one client process each, which uses six features on one connection; it asserts what arrives on both sides, and that this page says what it saw. What does not work is run without longcall as well:
+Real clients at real tool servers, in each era that they speak, all through one longcall. ` + "`TestMatrix`" + ` runs every pair, one client process each, which uses six features on one connection; it asserts what arrives on both sides, and that this page says what it saw. What fails is tried once more, and what fails again is run without longcall as well:
 
 - **✓** all of it arrived.
 - **n/a** one of the two cannot do it: it fails without longcall in the same way, or the SDK has no way to ask for it, or the server does not have it.
