@@ -274,8 +274,8 @@ func (c *Call) enter() {
 // the call is cancelled after that time, unless a reader comes (I7). A volatile
 // call is cancelled at once.
 func (c *Call) Leave(d Delivery, cancelAfter time.Duration) {
+	c.readerLeft(d.How, cancelAfter, false) // before it can be read that the reader is gone
 	c.deliver(d)
-	c.readerLeft(d.How, cancelAfter, false)
 }
 
 // deliver records how an attachment ended, if d.How says so and the call is in

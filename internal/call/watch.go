@@ -68,8 +68,8 @@ func (c *Call) Watch() {
 // watcher that was told to come back has the call handed off only if no request
 // reads it any more: what one that does reads is its own to say (I7).
 func (c *Call) Unwatch(d Delivery) {
-	c.deliver(d)
 	c.readerLeft(d.How, -1, true)
+	c.deliver(d)
 }
 
 // Open gives the principal's calls that run in this process, newest first, also

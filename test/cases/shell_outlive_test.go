@@ -24,18 +24,19 @@ func TestShellKillServer(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	c := m.agent(wire.Modern, "/mcp/shell")
-	r := ask(t, c, "exec_command", command("for i in $(seq 1 40); do echo line $i; sleep 0.1; done; exit 7", `,"yield_ms":500`))
+	const lines = "for i in $(seq 1 80); do echo line $i; sleep 0.1; done; exit 7"
+	r := ask(t, c, "exec_command", command(lines, `,"yield_ms":12000,"ready_pattern":"line 1\\n"`))
 	if r.State != "running" || !strings.Contains(r.Output, "line 1\n") {
 		t.Fatalf("%s", r.JSON)
 	}
 	m.restart()
 	c = m.agent(wire.Modern, "/mcp/shell")
-	again := ask(t, c, "exec_command", command("for i in $(seq 1 40); do echo line $i; sleep 0.1; done; exit 7", `,"yield_ms":0`))
+	again := ask(t, c, "exec_command", command(lines, `,"yield_ms":0`))
 	if !again.Joined || again.CallID != r.CallID {
 		t.Errorf("the same command after the restart: %s", again.JSON)
 	}
 	end := await(t, c, r.CallID)
-	if end.exit() != 7 || strings.Count(end.Output, "line ") != 40 || end.State != "exited" {
+	if end.exit() != 7 || strings.Count(end.Output, "line ") != 80 || end.State != "exited" {
 		t.Errorf("its end: %s", end.JSON)
 	}
 	ended := ask(t, c, "exec_command", command("echo quick; sleep 2; exit 5", `,"yield_ms":0`)) // ends while nobody serves

@@ -103,13 +103,13 @@ func TestShellTerminal(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	c := m.agent(wire.Modern, "/mcp/shell")
-	r := ask(t, c, "exec_command", command("stty size; read x; stty size; cat; echo after cat; sleep 300", `,"tty":true,"cols":100,"rows":30,"yield_ms":500`))
+	r := ask(t, c, "exec_command", command("stty size; read x; stty size; cat; echo after cat; sleep 300", `,"tty":true,"cols":100,"rows":30,"yield_ms":12000,"ready_pattern":"30 100"`))
 	if r.State != "running" || !strings.Contains(r.Output, "30 100") {
 		t.Fatalf("%s", r.JSON)
 	}
 	write := func(args string) ran {
 		t.Helper()
-		return ask(t, c, "write_stdin", `{"id":"`+r.CallID+`",`+args+`}`)
+		return ask(t, c, "write_stdin", `{"id":"`+r.CallID+`","wait_ms":1000,`+args+`}`)
 	}
 	write(`"cols":132,"rows":50`)
 	w := write(`"text":"go\n"`)
