@@ -25,7 +25,7 @@ func TestShellKillServer(t *testing.T) {
 	m := newMachine(t)
 	c := m.agent(wire.Modern, "/mcp/shell")
 	const lines = "for i in $(seq 1 80); do echo line $i; sleep 0.1; done; exit 7"
-	r := ask(t, c, "exec_command", command(lines, `,"yield_ms":12000,"ready_pattern":"line 1\\n"`))
+	r := ask(t, c, "exec_command", command(lines, `,"yield_ms":12000,"ready_pattern":"line 1"`))
 	if r.State != "running" || !strings.Contains(r.Output, "line 1\n") {
 		t.Fatalf("%s", r.JSON)
 	}
