@@ -181,7 +181,7 @@ func TestO22LateAnswer(t *testing.T) {
 		for name, accept := range map[string]string{"stream": wire.AcceptBoth, "JSON": wire.AcceptJSON} {
 			h.pair(two.name+" to "+name, overSSE, two, func(t *testing.T, p *pair) {
 				p.dn.Accept = accept
-				x := p.dn.Start(wire.Call{Tool: p.name + "__work", ID: `101`, Token: `1`, Args: script(step{Told: true, Pause: 500, Progress: "1", Message: "late"}, step{Text: "too late"})})
+				x := p.dn.Start(wire.Call{Tool: p.name + "__work", ID: `101`, Token: `1`, Args: script(step{Told: true, Pause: 100, Progress: "1", Message: "late"}, step{Text: "too late"})})
 				p.up.waitSeen(t, "tools/call", 1)
 				p.cancelled(`101`, 1, 2*time.Second) // how fast is O21's to say, which runs alone
 				x.End(3 * time.Second)
