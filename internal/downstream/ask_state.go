@@ -1,16 +1,13 @@
 package downstream
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"time"
 
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
+	"github.com/longcall/longcall/internal/seal"
 )
 
 // inputState is what the requestState of an InputRequiredResult says: which call
@@ -34,22 +31,12 @@ const (
 	// maxState bounds a requestState, in bytes: what is larger was not made here.
 	maxState     = 256 << 10
 	stateVersion = 1
+	purposeState = "requestState"
 )
 
-// stateSeal is the cipher for the states of one principal at one endpoint, and what
-// is authenticated beside them.
-func (h *Handler) stateSeal(principal, server string) (cipher.AEAD, []byte) {
-	mac := hmac.New(sha256.New, h.opt.Key[:])
-	mac.Write([]byte("requestState"))
-	block, err := aes.NewCipher(mac.Sum(nil))
-	if err != nil {
-		panic(err) // a key of 32 bytes
-	}
-	seal, err := cipher.NewGCM(block)
-	if err != nil {
-		panic(err) // a cipher of 16 bytes
-	}
-	return seal, appendBytes(appendBytes([]byte{stateVersion}, []byte(principal)), []byte(server))
+// sealedFor is what a state is sealed for.
+func sealedFor(principal, server string) []byte {
+	return appendBytes(appendBytes([]byte{stateVersion}, []byte(principal)), []byte(server))
 }
 
 // sealState gives the state as text.
@@ -58,10 +45,7 @@ func (h *Handler) sealState(s *inputState, principal, server string) string {
 	b = append(b, s.call.Bytes()...)
 	b = append(b, s.digest[:]...)
 	b = append(b, s.runner...)
-	seal, beside := h.stateSeal(principal, server)
-	out := make([]byte, seal.NonceSize(), seal.NonceSize()+len(b)+seal.Overhead())
-	rand.Read(out)
-	return placeText.EncodeToString(seal.Seal(out, out, b, beside))
+	return placeText.EncodeToString(seal.Seal(h.opt.Key, purposeState, b, sealedFor(principal, server)))
 }
 
 // openState reads a state that the principal was given at this endpoint; ok is
@@ -71,12 +55,10 @@ func (h *Handler) openState(text, principal, server string) (s inputState, ok bo
 		return s, false
 	}
 	b, err := placeText.DecodeString(text)
-	seal, beside := h.stateSeal(principal, server)
-	if err != nil || len(b) < seal.NonceSize() {
+	if err != nil {
 		return s, false
 	}
-	b, err = seal.Open(nil, b[:seal.NonceSize()], b[seal.NonceSize():], beside)
-	if err != nil {
+	if b, ok = seal.Open(h.opt.Key, purposeState, b, sealedFor(principal, server)); !ok {
 		return s, false
 	}
 	at, n := binary.Varint(b)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
+	"github.com/longcall/longcall/internal/seal"
 )
 
 // FuzzQuestion: whatever a tool server answers as a question, it is read or refused,
@@ -59,13 +60,11 @@ func FuzzKeptQuestion(f *testing.F) {
 		if _, _, err := h.openQuestion(id, b); err == nil {
 			t.Fatalf("%q is read", b)
 		}
-		seal, beside := h.questionSeal(id)
-		nonce := make([]byte, seal.NonceSize())
 		kept, err := json.Marshal(&keptQuestion{Request: b, Asked: []byte(`{}`), Round: place})
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := questionAddress{Sealed: seal.Seal(nonce, nonce, kept, beside)}
+		a := questionAddress{Sealed: seal.Seal(h.Key, purposeQuestion, kept, []byte(id))}
 		body, err := json.Marshal(&a)
 		if err != nil {
 			t.Fatal(err)

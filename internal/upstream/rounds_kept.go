@@ -3,11 +3,6 @@ package upstream
 import (
 	"bytes"
 	"context"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -15,6 +10,7 @@ import (
 
 	"github.com/longcall/longcall/internal/call"
 	"github.com/longcall/longcall/internal/mcp"
+	"github.com/longcall/longcall/internal/seal"
 )
 
 // addressQuestion is the kind of an address of a call whose request was answered with
@@ -46,21 +42,8 @@ type keptQuestion struct {
 	Used     []string          `json:"used"` // keys of this question and those before
 }
 
-// questionSeal is the cipher for what is kept of one call's question, and what is
-// authenticated beside it.
-func (h *Hooks) questionSeal(id call.ID) (cipher.AEAD, []byte) {
-	mac := hmac.New(sha256.New, h.Key[:])
-	mac.Write([]byte("question"))
-	block, err := aes.NewCipher(mac.Sum(nil))
-	if err != nil {
-		panic(err) // a key of 32 bytes
-	}
-	seal, err := cipher.NewGCM(block)
-	if err != nil {
-		panic(err) // a cipher of 16 bytes
-	}
-	return seal, []byte(id)
-}
+// purposeQuestion is what the key of Hooks is used for here.
+const purposeQuestion = "question"
 
 // keep stores what a later process needs to go on with the call, before the question
 // is shown: by then it is true that a restart loses nothing.
@@ -75,10 +58,7 @@ func (r *rounds) keep(q *question, shown []byte, theirs map[string]string) {
 	if err != nil || len(b) > maxQuestion {
 		return
 	}
-	seal, beside := r.hooks.questionSeal(r.x.ID)
-	sealed := make([]byte, seal.NonceSize(), seal.NonceSize()+len(b)+seal.Overhead())
-	rand.Read(sealed)
-	a := questionAddress{address: r.place, Sealed: seal.Seal(sealed, sealed, b, beside)}
+	a := questionAddress{address: r.place, Sealed: seal.Seal(r.hooks.Key, purposeQuestion, b, []byte(r.x.ID))}
 	a.Kind, a.Asks = addressQuestion, r.caps
 	if body, err := json.Marshal(&a); err == nil {
 		r.x.Address(body)
@@ -92,13 +72,8 @@ func (h *Hooks) openQuestion(id call.ID, body []byte) (a questionAddress, k kept
 	if err := json.Unmarshal(body, &a); err != nil {
 		return a, k, errKept
 	}
-	seal, beside := h.questionSeal(id)
-	n := seal.NonceSize()
-	if len(a.Sealed) < n {
-		return a, k, errKept
-	}
-	b, err := seal.Open(nil, a.Sealed[:n], a.Sealed[n:], beside)
-	if err != nil || json.Unmarshal(b, &k) != nil {
+	b, ok := seal.Open(h.Key, purposeQuestion, a.Sealed, []byte(id))
+	if !ok || json.Unmarshal(b, &k) != nil {
 		return a, k, errKept
 	}
 	return a, k, nil
