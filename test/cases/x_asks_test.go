@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/longcall/longcall/internal/app"
 	"github.com/longcall/longcall/internal/call"
+	"github.com/longcall/longcall/internal/journal/sqlite"
 	"github.com/longcall/longcall/test/wire"
 )
 
@@ -287,9 +289,6 @@ func TestX8AskOnPipe(t *testing.T) {
 // depends on who still has the question (SPEC §4.2).
 func TestX8KilledWhileParked(t *testing.T) {
 	t.Parallel()
-	// The question is stored a group commit later.
-	stored := func() { <-time.After(200 * time.Millisecond) }
-
 	// A stateless server keeps nothing: the answer simply goes on.
 	t.Run("stateless server", func(t *testing.T) {
 		t.Parallel()
@@ -298,7 +297,7 @@ func TestX8KilledWhileParked(t *testing.T) {
 		p := h.host(nil, "stdio", "--config", h.config)
 		p.send(ableCall("7", ""))
 		more := answersTo(t, p.response("7"))
-		stored()
+		h.stored(false)
 		h.kill()
 		p.send(ableCall("8", more))
 		if m := p.response("8"); m.ToolText() != wasAnswered {
@@ -324,7 +323,7 @@ func TestX8KilledWhileParked(t *testing.T) {
 		p := h.host(nil, "stdio", "--config", h.config)
 		p.send(ableCall("7", ""))
 		more := answersTo(t, p.response("7"))
-		stored()
+		h.stored(false)
 		h.kill()
 		p.send(ableCall("8", more))
 		m := p.response("8")
@@ -352,7 +351,7 @@ func TestX8KilledWhileParked(t *testing.T) {
 			asked = p.response(fmt.Sprint(n))
 		}
 		more := answersTo(t, asked)
-		stored()
+		h.stored(true)
 		h.kill()
 		p.send(ableCall("90", more))
 		m := p.response("90")
@@ -381,7 +380,7 @@ func TestX8KilledWhileParked(t *testing.T) {
 		h.until("the server has one answer", func() bool {
 			return slices.ContainsFunc(up.Requests(""), func(r *wire.Request) bool { return r.Response() })
 		})
-		stored()
+		h.stored(true)
 		old := h.kill()
 		h.until("another serve", func() bool { return h.pid() != old && h.pid() != 0 })
 		for _, q := range list[1:] {
@@ -417,7 +416,7 @@ func TestX8KilledWhileParked(t *testing.T) {
 		p := h.host(nil, "stdio", "--config", h.config)
 		p.send(ableCall("7", ""))
 		more := answersTo(t, p.response("7"))
-		stored()
+		h.stored(false)
 		h.kill()
 		p.send(ableCall("8", more))
 		if m := p.response("8"); m.ToolText() != "worked" {
@@ -464,7 +463,7 @@ func TestX8KilledWhileParked(t *testing.T) {
 		var m wire.Msg
 		waits := func() bool { m = get(); return m.Str("result.status") == "input_required" }
 		h.until("the task asks", waits)
-		stored()
+		h.stored(false)
 		h.kill()
 		h.until("the task asks again", waits)
 		_, responses, _ := strings.Cut(answersTo(t, m), `"inputResponses":`)
@@ -493,7 +492,7 @@ func TestX8KilledWhileParked(t *testing.T) {
 		p.openAble()
 		p.call(wire.Legacy, "7", "up__work", "{}")
 		list := p.questions(len(askKeys))
-		stored()
+		h.stored(false)
 		old := h.kill()
 		h.until("another serve", func() bool { return h.pid() != old && h.pid() != 0 })
 		for _, q := range list {
@@ -520,6 +519,37 @@ func taskCall(id, method, params string) string {
 	meta := strings.Replace(strings.TrimPrefix(eraMeta(wire.Modern), ","), `clientCapabilities":{}`,
 		`clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}},`+everyCap[1:], 1)
 	return `{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `","params":{` + params + `,"_meta":{` + meta + `}}}`
+}
+
+// stored waits until the journal has what the newest call asks, which is a group commit
+// after the agent has it; with an address, also where the call is found again with it.
+func (h *home) stored(address bool) {
+	h.t.Helper()
+	j, err := sqlite.OpenReadOnly(app.JournalPath(h.state))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer j.Close()
+	h.until("the question is stored", func() bool {
+		list, err := j.List(h.t.Context(), sqlite.Filter{Limit: 1})
+		if err != nil || len(list) == 0 {
+			return false
+		}
+		events, err := j.Read(h.t.Context(), list[0].ID, 0, 1<<20)
+		if err != nil {
+			return false
+		}
+		var asked, placed uint64
+		for _, e := range events {
+			switch e.Kind {
+			case call.KindAsk:
+				asked = e.Seq
+			case call.KindAddress:
+				placed = e.Seq
+			}
+		}
+		return asked > 0 && (!address || placed > asked)
+	})
 }
 
 // addLines adds lines to the home's config.
